@@ -125,8 +125,8 @@ car_status car_arena_create_reserving(car_context *context, size_t limit, size_t
     }
     if (range == MAP_FAILED) {
         car_context_release(context, arena, 1, sizeof *arena);
-        return car_context_fail(context, CAR_ERROR_MEMORY, "could not reserve %zu bytes of addresses (see ulimit -v)",
-                                last_reservation);
+        return car_context_fail(context, CAR_ERROR_MEMORY,
+                                "could not reserve %zu bytes of address space; check ulimit -v", last_reservation);
     }
     if (pthread_mutex_init(&arena->lock, NULL) != 0) {
         munmap(range, arena->reserved);
@@ -344,8 +344,9 @@ car_status car_arena_allocate(car_arena *arena, car_memory category, size_t byte
         return CAR_OK;
     }
     if (bytes > arena->reserved) {
-        return car_context_fail(arena->context, CAR_ERROR_MEMORY, "%zu bytes of %s are more than the address range",
-                                bytes, car_memory_text(category));
+        return car_context_fail(arena->context, CAR_ERROR_MEMORY,
+                                "%zu bytes of %s do not fit into the reserved address space", bytes,
+                                car_memory_text(category));
     }
     size_t space = car_round_up(bytes, UNIT);
     pthread_mutex_lock(&arena->lock);
@@ -377,7 +378,7 @@ car_status car_arena_allocate(car_arena *arena, car_memory category, size_t byte
     pthread_mutex_unlock(&arena->lock);
     if (!*out) {
         return car_context_fail(arena->context, CAR_ERROR_MEMORY,
-                                "out of memory: %zu bytes of %s wanted, %zu bytes in use, limit %zu bytes", bytes,
+                                "out of memory: %zu bytes of %s requested, %zu bytes in use, limit %zu bytes", bytes,
                                 car_memory_text(category), live_total, arena->limit ? arena->limit : arena->reserved);
     }
     return CAR_OK;

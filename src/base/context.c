@@ -282,7 +282,7 @@ car_status car_context_register(car_context *context, const char *family, const 
     pthread_mutex_unlock(&context->lock);
     if (taken) {
         car_context_release(context, new, 1, sizeof *new);
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is an %s '%s' already", family, name);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "an %s named '%s' is already registered", family, name);
     }
     return CAR_OK;
 }

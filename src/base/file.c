@@ -30,9 +30,9 @@ done:
 }
 
 static car_status check_open(const car_file *file) {
-    return file->finished
-               ? car_context_fail(file->context, CAR_ERROR_ARGUMENT, "%s is finished already", file->output.path)
-               : CAR_OK;
+    return file->finished ? car_context_fail(file->context, CAR_ERROR_ARGUMENT,
+                                             "%s is already finished and cannot be written to", file->output.path)
+                          : CAR_OK;
 }
 
 car_status car_file_write(car_file *file, const void *data, size_t bytes) {
@@ -67,7 +67,8 @@ car_status car_file_read_text(car_context *context, const char *path, size_t mos
     *out = NULL;
     CAR_TRY(car_mapped_open(context, path, &file));
     if (file.size > most || (file.size > 0 && memchr(file.data, 0, file.size))) {
-        status = car_context_fail(context, CAR_ERROR_FORMAT, "%s: is no text, or longer than %zu bytes", path, most);
+        status =
+            car_context_fail(context, CAR_ERROR_FORMAT, "%s: not a text file, or longer than %zu bytes", path, most);
         goto done;
     }
     /* Allocated like text, whose release finds the size from the length. */

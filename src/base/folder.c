@@ -53,9 +53,10 @@ static car_status make_one(car_context *context, const char *path) {
     }
     int reason = errno;
     if (stat(path, &info) != 0) {
-        status = car_context_fail(context, CAR_ERROR_IO, "%s: cannot make this directory: %s", path, strerror(reason));
+        status =
+            car_context_fail(context, CAR_ERROR_IO, "%s: cannot create this directory: %s", path, strerror(reason));
     } else if (!S_ISDIR(info.st_mode)) {
-        status = car_context_fail(context, CAR_ERROR_IO, "%s: not a directory, but a file; name another one", path);
+        status = car_context_fail(context, CAR_ERROR_IO, "%s: is a file, not a directory; choose another path", path);
     }
 done:
     car_context_release_text(context, above);

@@ -57,7 +57,7 @@ void car_mapped_close(car_mapped *file) {
 car_status car_mapped_check(const car_mapped *file) {
     struct stat info;
     if (fstat(file->descriptor, &info) != 0) {
-        return car_context_fail(file->context, CAR_ERROR_IO, "%s: cannot look at its size: %s", file->path,
+        return car_context_fail(file->context, CAR_ERROR_IO, "%s: cannot get its size: %s", file->path,
                                 strerror(errno));
     }
     if ((uint64_t)info.st_size < file->size) {

@@ -18,7 +18,7 @@ static car_status fail(car_output *output, const char *what) {
     int reason = errno;
     bool full = reason == ENOSPC || reason == EDQUOT;
     return car_context_fail(output->context, CAR_ERROR_IO, "%s: cannot %s: %s%s", output->path, what, strerror(reason),
-                            full ? "; free some of it, or write elsewhere" : "");
+                            full ? "; free some space, or write elsewhere" : "");
 }
 
 car_status car_output_open(car_context *context, const char *path, car_output *out) {
@@ -29,7 +29,7 @@ car_status car_output_open(car_context *context, const char *path, car_output *o
     char *real = realpath(path, NULL); /* writes to the target of a link, not over the link */
     if (real && stat(real, &there) == 0 && !S_ISREG(there.st_mode)) {
         free(real);
-        return car_context_fail(context, CAR_ERROR_IO, "%s: is not a regular file, and is not written over", path);
+        return car_context_fail(context, CAR_ERROR_IO, "%s: not a regular file, so it is not overwritten", path);
     }
     status = car_context_copy_text(context, real ? real : path, &output.path);
     free(real);
@@ -41,7 +41,7 @@ car_status car_output_open(car_context *context, const char *path, car_output *o
     CAR_TRY(car_folder_temporary(context, output.directory, name, &output.temporary));
     output.descriptor = open(output.temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (output.descriptor < 0) {
-        status = fail(&output, "create a file beside it");
+        status = fail(&output, "create a temporary file next to it");
         goto done;
     }
     *out = output;
@@ -102,7 +102,7 @@ car_status car_output_finish(car_output *output, char *digest) {
         return fail(output, "close");
     }
     if (rename(output->temporary, output->path) != 0) {
-        return fail(output, "give a file this name");
+        return fail(output, "rename the temporary file to this name");
     }
     car_context_release_text(output->context, output->temporary);
     output->temporary = NULL;

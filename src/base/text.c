@@ -7,7 +7,8 @@
 
 static bool make_room(car_text *text, int length) {
     if (text->status == CAR_OK && length > INT32_MAX / 4 - text->length) {
-        text->status = car_context_fail(text->context, CAR_ERROR_MEMORY, "a text of more than %d bytes", INT32_MAX / 4);
+        text->status =
+            car_context_fail(text->context, CAR_ERROR_MEMORY, "a text is longer than %d bytes", INT32_MAX / 4);
     }
     if (text->status == CAR_OK) {
         text->status = car_context_grow(text->context, &text->data, &text->capacity, text->length + length + 1, 1);

@@ -28,7 +28,7 @@ static car_status look_at(car_context *context, const char *directory, int64_t s
     CAR_TRY(car_checkpoint_join(context, directory, car_checkpoint_name_of(step).text, &path));
     CAR_TRY(car_manifest_verify(context, path, manifest, run, why));
     if (manifest->numbers.step != step) {
-        snprintf(why->text, sizeof why->text, "%s is of step %lld", CAR_CHECKPOINT_RUN,
+        snprintf(why->text, sizeof why->text, "%s belongs to step %lld", CAR_CHECKPOINT_RUN,
                  (long long)manifest->numbers.step);
         status = CAR_ERROR_FORMAT;
     }
@@ -54,14 +54,15 @@ static car_status refuse(car_context *context, const char *directory, int64_t st
                          const car_manifest_reason *why) {
     car_checkpoint_list list = {0};
     car_checkpoint_name name = car_checkpoint_name_of(step);
-    char advice[400] = "there is no older one that is sound";
+    char advice[400] = "there is no older intact checkpoint";
     if (status == CAR_ERROR_MEMORY || car_checkpoint_list_steps(context, directory, &list) != CAR_OK) {
         goto done;
     }
     int64_t older = find_sound(context, &list, directory, step);
     if (older >= 0) {
         snprintf(advice, sizeof advice,
-                 "step %lld is sound: go on from it (resume-step %lld), or remove the directory %.200s/%s",
+                 "the checkpoint of step %lld is intact: resume from it (resume-step %lld), or remove the directory "
+                 "%.200s/%s",
                  (long long)older, (long long)older, directory, name.text);
     }
 done:
@@ -77,11 +78,11 @@ static car_status fail_absent(car_context *context, const char *directory, int64
     car_status status = CAR_OK;
     CAR_TRY(car_checkpoint_list_steps(context, directory, &list));
     for (int i = 0; i < list.count; i++) {
-        car_text_add(&text, "%s%lld", i > 0 ? ", " : "; there are those of steps ", (long long)list.steps[i]);
+        car_text_add(&text, "%s%lld", i > 0 ? ", " : "; it has steps ", (long long)list.steps[i]);
     }
     CAR_TRY(car_text_finish(&text, &steps));
-    status = car_context_fail(context, CAR_ERROR_IO, "%s: there is no checkpoint of step %lld in it%s", directory,
-                              (long long)step, steps);
+    status = car_context_fail(context, CAR_ERROR_IO, "%s has no checkpoint of step %lld%s", directory, (long long)step,
+                              steps);
 done:
     car_context_release_text(context, steps);
     car_checkpoint_list_release(context, &list);
@@ -177,27 +178,28 @@ static car_status check_model(const car_checkpoint *checkpoint, const car_graph 
         const car_param *param = car_graph_param(graph, p);
         const car_safetensors_tensor *tensor = car_safetensors_find(weights, param->name);
         if (tensor == NULL) {
-            return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
-                                    "%s is of another model: it has no %.100s; use the model that it was made with",
-                                    path, param->name);
+            return car_context_fail(
+                checkpoint->context, CAR_ERROR_SHAPE,
+                "%s belongs to another model: it has no %.100s; use the model that it was saved from", path,
+                param->name);
         }
         if (!car_params_same_shape(param->shape, tensor)) {
             return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
-                                    "%s is of another model: %.100s is %s there and %s here; use the model, with the "
-                                    "sizes, that it was made with",
+                                    "%s belongs to another model: %.100s has shape %s in the file and %s in this "
+                                    "model; use the model and the sizes that it was saved from",
                                     path, param->name, car_params_shape_text(tensor->rank, tensor->shape).text,
                                     car_params_shape_text(param->shape.rank, param->shape.dim).text);
         }
         if ((param->dtype == CAR_F64) != (tensor->dtype == CAR_SAFETENSORS_F64)) {
             return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
-                                    "%s is of another model: %.100s is of type %s there and of %s here", path,
-                                    param->name, car_safetensors_dtype_text(tensor->dtype),
+                                    "%s belongs to another model: %.100s has type %s in the file and %s in this model",
+                                    path, param->name, car_safetensors_dtype_text(tensor->dtype),
                                     param->dtype == CAR_F64 ? "doubles" : "floats");
         }
     }
     if (strcmp(digest, checkpoint->manifest.model) != 0) {
         return car_context_fail(checkpoint->context, CAR_ERROR_SHAPE,
-                                "%s is of another model: it has parameters that this one has not", path);
+                                "%s belongs to another model: it has parameters that this model does not have", path);
     }
     return CAR_OK;
 }
@@ -218,8 +220,9 @@ static car_status read_part(const car_checkpoint *checkpoint, car_snapshot *snap
         *exact = false;
         memset(values, 0, car_params_bytes(graph, param));
     } else if (!car_params_same_shape(p->shape, tensor)) {
-        status = car_context_fail(checkpoint->context, CAR_ERROR_FORMAT, "%s: %.100s does not have its weights' shape",
-                                  checkpoint->paths[CAR_CHECKPOINT_STATE], tensor->name);
+        status =
+            car_context_fail(checkpoint->context, CAR_ERROR_FORMAT, "%s: %.100s does not have the shape of its weights",
+                             checkpoint->paths[CAR_CHECKPOINT_STATE], tensor->name);
         goto done;
     } else {
         CAR_TRY(car_params_copy(file, tensor, p, values));

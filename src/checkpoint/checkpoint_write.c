@@ -135,7 +135,7 @@ static car_status put_in_place(car_context *context, const char *temporary, cons
         }
     }
     return placed ? CAR_OK
-                  : car_context_fail(context, CAR_ERROR_IO, "%s: cannot give the checkpoint this name: %s", path,
+                  : car_context_fail(context, CAR_ERROR_IO, "%s: cannot rename the checkpoint to this name: %s", path,
                                      strerror(errno));
 }
 
@@ -147,8 +147,7 @@ static void remove_checkpoint(car_context *context, const char *directory, int64
     CAR_TRY(car_checkpoint_join(context, directory, name.text, &path));
     CAR_TRY(car_folder_temporary(context, directory, name.text, &temporary));
     if (rename(path, temporary) != 0 || !car_folder_remove(temporary)) {
-        car_context_log(context, CAR_LOG_WARNING,
-                        "%s: an older checkpoint that is not to be kept cannot be removed: %s", path, strerror(errno));
+        car_context_log(context, CAR_LOG_WARNING, "%s: cannot remove this old checkpoint: %s", path, strerror(errno));
     }
 done:
     car_context_release_text(context, temporary);
@@ -177,10 +176,12 @@ static car_status check_arguments(car_context *context, const car_checkpoint_con
                                   const car_snapshot *snapshot, const char *run) {
     int64_t step = car_snapshot_get_numbers(snapshot).step, updates = car_snapshot_get_numbers(snapshot).updates;
     if (config->keep < 1) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "at least one checkpoint is kept, not %d", config->keep);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "keep must be at least 1 checkpoint, not %d",
+                                config->keep);
     }
     if (step < 0 || step > car_checkpoint_max_step || updates < 0 || updates > car_checkpoint_max_step) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "no checkpoint can be of step %lld with %lld updates",
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "cannot write a checkpoint of step %lld with %lld updates: a number is out of range",
                                 (long long)step, (long long)updates);
     }
     return car_manifest_check_run(context, run);

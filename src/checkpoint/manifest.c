@@ -27,7 +27,8 @@ car_status car_manifest_check_run(car_context *context, const char *run) {
     bool object = cJSON_IsObject(parsed);
     cJSON_Delete(parsed);
     if (!object) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "what a run keeps in its checkpoints is one JSON object");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "the text that a run stores in its checkpoints must be one JSON object");
     }
     return CAR_OK;
 }
@@ -134,7 +135,7 @@ static car_status read_run_file(car_context *context, const char *path, car_mani
     car_status status = CAR_OK;
     CAR_TRY(open_file(path, CAR_CHECKPOINT_RUN, why, &descriptor, &size));
     if (size > MAX_BYTES) {
-        status = refuse(why, CAR_ERROR_FORMAT, "%s has %llu bytes, which is too much", CAR_CHECKPOINT_RUN,
+        status = refuse(why, CAR_ERROR_FORMAT, "%s is too large, with %llu bytes", CAR_CHECKPOINT_RUN,
                         (unsigned long long)size);
         goto done;
     }
@@ -214,7 +215,7 @@ static car_status parse(const char *text, car_manifest_reason *why, car_manifest
     car_status status = CAR_OK;
     bool sound = read_count(json, "version", &version);
     if (sound && version != VERSION) {
-        status = refuse(why, CAR_ERROR_UNSUPPORTED, "its format is version %lld and this program reads %d",
+        status = refuse(why, CAR_ERROR_UNSUPPORTED, "it has format version %lld, and this program reads version %d",
                         (long long)version, VERSION);
         goto done;
     }
@@ -228,7 +229,8 @@ static car_status parse(const char *text, car_manifest_reason *why, car_manifest
         out->files[f].bytes = (uint64_t)bytes;
     }
     if (!sound) {
-        status = refuse(why, CAR_ERROR_FORMAT, "%s lacks some of what it should hold", CAR_CHECKPOINT_RUN);
+        status =
+            refuse(why, CAR_ERROR_FORMAT, "%s lacks required fields, or they have wrong values", CAR_CHECKPOINT_RUN);
     }
 done:
     cJSON_Delete(json);

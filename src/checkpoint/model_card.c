@@ -24,10 +24,12 @@ struct car_card {
 /* ---- creating and reading -------------------------------------------------------------------- */
 
 static car_status fail_memory(car_context *context) {
-    return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for the card of a weights file");
+    return car_context_fail(context, CAR_ERROR_MEMORY, "out of memory for the model card");
 }
 
 car_status car_card_create(car_context *context, car_card **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_card *card = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -77,6 +79,9 @@ static car_status take_pair(car_card *card, const char *key, const char *value) 
 }
 
 car_status car_card_read(car_context *context, const char *path, car_card **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
     car_safetensors *file = NULL;
     car_card *card = NULL;
     const char *key = NULL, *value = NULL;
@@ -100,6 +105,9 @@ done:
 /* ---- pairs ----------------------------------------------------------------------------------- */
 
 car_status car_card_set(car_card *card, const char *key, const char *format, ...) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, key);
+    CAR_REQUIRE(card->context, format);
     char *text = NULL;
     va_list arguments;
     va_start(arguments, format);
@@ -120,6 +128,8 @@ const char *car_card_get(const car_card *card, const char *key) {
 }
 
 car_status car_card_add_to_list(car_card *card, const char *key, const char *text) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, key);
     cJSON *list = cJSON_GetObjectItemCaseSensitive(card->lists, key);
     cJSON_DeleteItemFromObjectCaseSensitive(card->texts, key); /* the text that the list was read from */
     list = list != NULL ? list : cJSON_AddArrayToObject(card->lists, key);
@@ -212,6 +222,9 @@ static const struct {
 enum { SETTINGS = sizeof settings / sizeof *settings };
 
 car_status car_card_set_model(car_card *card, const char *name, const car_model_config *config) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, name);
+    CAR_REQUIRE(card->context, config);
     car_status status = CAR_OK;
     CAR_TRY(car_card_set(card, "model", "%s", name));
     for (int s = 0; s < SETTINGS; s++) {
@@ -235,7 +248,10 @@ const char *car_card_model(const car_card *card, car_model_config *config) {
     return car_card_get(card, "model");
 }
 
-car_status car_card_set_recipe(car_card *card, const car_image_recipe *r) {
+car_status car_card_set_recipe(car_card *card, const car_image_recipe *recipe) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, recipe);
+    const car_image_recipe *r = recipe;
     car_status status = CAR_OK;
     CAR_TRY(car_card_set(card, "resize", "%d", r->resize));
     CAR_TRY(car_card_set(card, "mean", "%.7g,%.7g,%.7g", (double)r->mean[0], (double)r->mean[1], (double)r->mean[2]));
@@ -261,6 +277,8 @@ static bool read_three(const car_card *card, const char *key, float *out) {
 }
 
 car_status car_card_recipe(const car_card *card, car_image_recipe *recipe) {
+    CAR_REQUIRE(NULL, card);
+    CAR_REQUIRE(card->context, recipe);
     car_image_recipe r = *recipe;
     const char *resize = car_card_get(card, "resize");
     r.resize = resize != NULL ? (int)strtol(resize, NULL, 10) : r.resize;
@@ -268,10 +286,11 @@ car_status car_card_recipe(const car_card *card, car_image_recipe *recipe) {
                  read_three(card, "deviation", r.deviation) && r.deviation[0] > 0 && r.deviation[1] > 0 &&
                  r.deviation[2] > 0;
     if (!sound) {
-        return car_context_fail(card->context, CAR_ERROR_FORMAT,
-                                "carousel.resize, carousel.mean or carousel.deviation in the metadata of the weights "
-                                "cannot be used: wanted are a size of at least %d, and three numbers each, 'A,B,C'",
-                                r.size);
+        return car_context_fail(
+            card->context, CAR_ERROR_FORMAT,
+            "the metadata of the weights has invalid values: carousel.resize must be at least %d, and carousel.mean "
+            "and carousel.deviation must be three numbers each, 'A,B,C', with positive deviations",
+            r.size);
     }
     *recipe = r;
     return CAR_OK;

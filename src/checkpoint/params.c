@@ -33,11 +33,10 @@ car_status car_params_copy(const car_safetensors *file, const car_safetensors_te
         return car_safetensors_copy_floats(file, tensor, values);
     }
     if (tensor->dtype != CAR_SAFETENSORS_F64) {
-        return car_context_fail(
-            car_safetensors_context(file), CAR_ERROR_UNSUPPORTED,
-            "%s: tensor '%.100s' has elements of type %s; the model's are doubles, and only F64 can "
-            "be read",
-            car_safetensors_path(file), tensor->name, car_safetensors_dtype_text(tensor->dtype));
+        return car_context_fail(car_safetensors_context(file), CAR_ERROR_UNSUPPORTED,
+                                "%s: tensor '%.100s' has elements of type %s; the model's parameter has doubles, which "
+                                "can only be read from F64",
+                                car_safetensors_path(file), tensor->name, car_safetensors_dtype_text(tensor->dtype));
     }
     return car_safetensors_copy(file, tensor, values);
 }

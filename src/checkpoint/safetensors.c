@@ -53,8 +53,8 @@ const char *car_safetensors_dtype_text(car_safetensors_dtype dtype) {
 static car_status map_file(car_safetensors *file, const char *path) {
     car_status status = car_mapped_open(file->context, path, &file->map);
     if (status == CAR_OK && file->map.size < LENGTH_BYTES + 2) {
-        status = car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: %zu bytes are too few for a safetensors file",
-                                  path, file->map.size);
+        status = car_context_fail(file->context, CAR_ERROR_FORMAT,
+                                  "%s: too short for a safetensors file, with %zu bytes", path, file->map.size);
     }
     return status;
 }
@@ -83,16 +83,16 @@ static car_status parse_header(car_safetensors *file, const char *path) {
         return car_torch_file_refuse(file->context, path);
     }
     if (length > file->map.size - LENGTH_BYTES || length > max_header) {
-        return car_context_fail(file->context, CAR_ERROR_FORMAT,
-                                "%s: its header claims %llu bytes of a file of %zu; "
-                                "the file is cut short or not a safetensors file",
-                                path, (unsigned long long)length, file->map.size);
+        return car_context_fail(
+            file->context, CAR_ERROR_FORMAT,
+            "%s: the header claims %llu bytes, but the file has %zu; it is cut short or not a safetensors file", path,
+            (unsigned long long)length, file->map.size);
     }
     const char *text = (const char *)bytes + LENGTH_BYTES, *end = NULL;
     file->data = text + length;
     file->data_bytes = file->map.size - LENGTH_BYTES - (size_t)length;
     if (length < 2 || text[0] != '{' || has_zero_character(text, (size_t)length)) {
-        return car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: its header is not a JSON object", path);
+        return car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: the header is not a JSON object", path);
     }
     file->header = cJSON_ParseWithLengthOpts(text, (size_t)length, &end, false);
     while (file->header != NULL && end < file->data && (*end == ' ' || *end == '\n' || *end == '\t' || *end == '\r')) {
@@ -100,7 +100,7 @@ static car_status parse_header(car_safetensors *file, const char *path) {
     }
     if (file->header == NULL || end != file->data) {
         long long place = end != NULL ? (long long)(end - text) : 0;
-        return car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: its header is not valid JSON near byte %lld",
+        return car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: the header is not valid JSON near byte %lld",
                                 path, place);
     }
     return CAR_OK;
@@ -130,8 +130,9 @@ static car_status read_dtype(car_context *context, const char *path, const cJSON
             return CAR_OK;
         }
     }
-    return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "%s: tensor '%.100s' has elements of type '%.20s'", path,
-                            tensor->name, dtype->valuestring);
+    return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                            "%s: tensor '%.100s' has elements of the unknown type '%.20s'", path, tensor->name,
+                            dtype->valuestring);
 }
 
 /* Reads the shape and computes elements and bytes. Nothing can overflow, as all products stay below max_integer. */
@@ -148,16 +149,16 @@ static car_status read_shape(car_context *context, const char *path, const cJSON
                                     path, tensor->name, CAR_SAFETENSORS_MAX_RANK);
         }
         if (!read_integer(side, &tensor->shape[tensor->rank])) {
-            return car_context_fail(context, CAR_ERROR_FORMAT, "%s: dimension %d of tensor '%.100s' is not a size",
-                                    path, tensor->rank, tensor->name);
+            return car_context_fail(context, CAR_ERROR_FORMAT,
+                                    "%s: dimension %d of tensor '%.100s' is not a valid size", path, tensor->rank,
+                                    tensor->name);
         }
         elements *= (double)tensor->shape[tensor->rank];
         tensor->rank++;
     }
     double bytes = elements * (double)dtypes[tensor->dtype].bytes;
     if (!(bytes <= max_integer)) {
-        return car_context_fail(context, CAR_ERROR_FORMAT, "%s: tensor '%.100s' is impossibly large", path,
-                                tensor->name);
+        return car_context_fail(context, CAR_ERROR_FORMAT, "%s: tensor '%.100s' is too large", path, tensor->name);
     }
     tensor->elements = (int64_t)elements;
     tensor->bytes = (size_t)bytes;
@@ -181,7 +182,7 @@ static car_status read_offsets(const car_safetensors *file, const char *path, co
     }
     if ((uint64_t)(end - begin) != tensor->bytes) {
         return car_context_fail(file->context, CAR_ERROR_FORMAT,
-                                "%s: tensor '%.100s' has %lld bytes where its shape and type want %zu", path,
+                                "%s: tensor '%.100s' has %lld bytes, but its shape and type need %zu", path,
                                 tensor->name, (long long)(end - begin), tensor->bytes);
     }
     tensor->data = file->data + begin;
@@ -215,12 +216,12 @@ static car_status check_layout(const car_safetensors *file, const char *path) {
         const char *data = tensor->data;
         if (data != expected) {
             return car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: tensor '%.100s' %s", path, tensor->name,
-                                    data < expected ? "overlaps another one" : "comes after a gap");
+                                    data < expected ? "overlaps another tensor" : "comes after a gap");
         }
         expected = data + tensor->bytes;
     }
     if (expected != file->data + file->data_bytes) {
-        return car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: %lld bytes at its end belong to no tensor", path,
+        return car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: the last %lld bytes belong to no tensor", path,
                                 (long long)(file->data + file->data_bytes - expected));
     }
     return CAR_OK;
@@ -266,7 +267,7 @@ static car_status read_tensors(car_safetensors *file, const char *path) {
     car_sort(file->by_name, (size_t)file->count, sizeof *file->by_name, compare_names);
     for (int i = 1; i < file->count; i++) {
         if (compare_names(&file->by_name[i - 1], &file->by_name[i]) == 0) {
-            status = car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: tensor '%.100s' is there twice", path,
+            status = car_context_fail(file->context, CAR_ERROR_FORMAT, "%s: tensor '%.100s' occurs twice", path,
                                       file->by_name[i]->name);
             goto done;
         }

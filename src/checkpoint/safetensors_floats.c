@@ -57,7 +57,7 @@ car_status car_safetensors_copy_floats(const car_safetensors *file, const car_sa
         return copy_halves(file, tensor, widen_bf16, to);
     default:
         return car_context_fail(car_safetensors_context(file), CAR_ERROR_UNSUPPORTED,
-                                "%s: tensor '%.100s' has elements of type %s; F32, F16 and BF16 can be read",
+                                "%s: tensor '%.100s' has elements of type %s; only F32, F16 and BF16 can be read",
                                 car_safetensors_path(file), tensor->name, car_safetensors_dtype_text(tensor->dtype));
     }
 }

@@ -26,8 +26,9 @@ struct car_safetensors_writer {
 static car_status check_entry(car_context *context, const char *path, const car_safetensors_entry *entries, int index) {
     const car_safetensors_entry *entry = &entries[index];
     if (entry->rank < 0 || entry->rank > CAR_SAFETENSORS_MAX_RANK) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s: tensor '%.100s' has %d dimensions; up to %d are held",
-                                path, entry->name, entry->rank, CAR_SAFETENSORS_MAX_RANK);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "%s: tensor '%.100s' has %d dimensions; at most %d are supported", path, entry->name,
+                                entry->rank, CAR_SAFETENSORS_MAX_RANK);
     }
     for (int d = 0; d < entry->rank; d++) {
         if (entry->shape[d] < 0) {
@@ -42,7 +43,8 @@ static car_status check_entry(car_context *context, const char *path, const car_
         }
     }
     if (strcmp(entry->name, "__metadata__") == 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s: no tensor can be called '%s'", path, entry->name);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s: '%s' is not allowed as the name of a tensor", path,
+                                entry->name);
     }
     return CAR_OK;
 }
@@ -102,8 +104,9 @@ static car_status make_header(car_safetensors_writer *writer, const char *path, 
         CAR_TRY(check_entry(writer->context, path, entries, i));
         writer->elements[i] = count_elements(&entries[i]);
         if (writer->elements[i] > max_elements - begin) {
-            status = car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: tensor '%.100s' makes it too large",
-                                      path, entries[i].name);
+            status =
+                car_context_fail(writer->context, CAR_ERROR_ARGUMENT,
+                                 "%s: the file would become too large with tensor '%.100s'", path, entries[i].name);
             goto done;
         }
         writer->types[i] = type_of(&entries[i]);
@@ -113,8 +116,8 @@ static car_status make_header(car_safetensors_writer *writer, const char *path, 
     }
     *text = made ? cJSON_PrintUnformatted(header) : NULL;
     if (*text == NULL) {
-        status = car_context_fail(writer->context, CAR_ERROR_MEMORY, "%s: no memory for the header of %d tensors", path,
-                                  writer->count);
+        status = car_context_fail(writer->context, CAR_ERROR_MEMORY, "%s: out of memory for the header of %d tensors",
+                                  path, writer->count);
     }
 done:
     cJSON_Delete(header);
@@ -184,7 +187,7 @@ car_status car_safetensors_writer_add(car_safetensors_writer *writer, const void
     CAR_REQUIRE(NULL, writer);
     CAR_REQUIRE(writer->context, data);
     if (writer->added == writer->count) {
-        return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: all of its %d tensors are there already",
+        return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: all %d tensors have already been added",
                                 writer->output.path, writer->count);
     }
     int64_t elements = writer->elements[writer->added];
@@ -199,7 +202,7 @@ car_status car_safetensors_writer_add(car_safetensors_writer *writer, const void
 car_status car_safetensors_writer_finish(car_safetensors_writer *writer, char *digest) {
     CAR_REQUIRE(NULL, writer);
     if (writer->added < writer->count) {
-        return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: only %d of its %d tensors were added",
+        return car_context_fail(writer->context, CAR_ERROR_ARGUMENT, "%s: only %d of %d tensors were added",
                                 writer->output.path, writer->added, writer->count);
     }
     return car_output_finish(&writer->output, digest);

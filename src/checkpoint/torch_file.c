@@ -63,10 +63,9 @@ car_status car_torch_file_refuse(car_context *context, const char *path) {
     quote(path, stem_of(path), to, sizeof to);
     return car_context_fail(
         context, CAR_ERROR_FORMAT,
-        "%.160s is a file of PyTorch's torch.save; convert it to safetensors with these two lines "
-        "of Python (with [\"state_dict\"] behind torch.load(...) where the weights lie under that key):\n"
-        "import torch, safetensors.torch\n"
-        "safetensors.torch.save_file({k: v.clone().contiguous() for k, v in torch.load(\"%s\", "
+        "%.160s was written by PyTorch's torch.save; convert it to safetensors with these two lines of Python (add "
+        "[\"state_dict\"] after torch.load(...) if the weights are under that key):\nimport torch, "
+        "safetensors.torch\nsafetensors.torch.save_file({k: v.clone().contiguous() for k, v in torch.load(\"%s\", "
         "map_location=\"cpu\").items()}, \"%s.safetensors\")",
         path, from, to);
 }

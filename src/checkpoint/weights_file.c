@@ -146,8 +146,8 @@ static void note_shape(loading *load, int param) {
     car_params_text have = car_params_shape_text(load->found[param]->rank, load->found[param]->shape);
     bool head = is_head(load->graph, param);
     if (load->shape_error[0] == '\0') {
-        snprintf(load->shape_error, sizeof load->shape_error, "%.100s is %s there and %s in the model%s", wanted->name,
-                 have.text, want.text, head ? "; reset-head leaves the head as it is" : "");
+        snprintf(load->shape_error, sizeof load->shape_error, "%.100s has shape %s in the file and %s in the model%s",
+                 wanted->name, have.text, want.text, head ? "; reset-head keeps the initial values of the head" : "");
     }
 }
 
@@ -224,8 +224,8 @@ static car_status compare_with_embedding(const loading *load, const car_safetens
     *same = comparable && memcmp(left, right, count * sizeof *left) == 0;
     if (!*same && !load->reset_head) {
         status = car_context_fail(load->context, CAR_ERROR_FORMAT,
-                                  "%s: lm_head.weight is not the same as the embedding, but the model uses one for "
-                                  "both; reset-head leaves lm_head.weight out",
+                                  "%s: lm_head.weight differs from the embedding, but the model uses one tensor for "
+                                  "both; reset-head ignores lm_head.weight",
                                   load->path);
     }
 done:
@@ -264,8 +264,8 @@ done:
 static car_status check(const loading *load) {
     if (load->missing.count > 0) {
         return car_context_fail(load->context, CAR_ERROR_FORMAT,
-                                "%s: %d of the model's %d parameters are not in it: %s; it has %d that the model has "
-                                "not: is it of another model?",
+                                "%s lacks %d of the model's %d parameters: %s; it has %d that the model does not have: "
+                                "is it the file of another model?",
                                 load->path, load->missing.count, car_graph_param_count(load->graph), load->missing.line,
                                 load->left_over.count);
     }

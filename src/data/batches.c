@@ -6,17 +6,18 @@
 static car_status check(const car_loader_source *source, const car_loader_config *config) {
     bool train = config->split == CAR_SPLIT_TRAIN;
     if (config->micro_batches < 1 || config->batch < 1) {
-        return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
-                                "a loader wants at least one micro-batch a step and one sample in it, not %d and %d",
-                                config->micro_batches, config->batch);
+        return car_context_fail(
+            source->context, CAR_ERROR_ARGUMENT,
+            "a loader needs at least one micro-batch per step and one sample per micro-batch, not %d and %d",
+            config->micro_batches, config->batch);
     }
     int64_t least = train ? (int64_t)config->micro_batches * config->batch : 1;
     if (source->samples != CAR_DATASET_ENDLESS && source->samples < least) {
-        return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
-                                "there are %lld samples to %s on; a step of %d micro-batches of %d wants at least "
-                                "%lld",
-                                (long long)source->samples, train ? "train" : "evaluate", config->micro_batches,
-                                config->batch, (long long)least);
+        return car_context_fail(
+            source->context, CAR_ERROR_ARGUMENT,
+            "there are only %lld samples to %s on; a step of %d micro-batches of %d samples needs at least %lld",
+            (long long)source->samples, train ? "train" : "evaluate", config->micro_batches, config->batch,
+            (long long)least);
     }
     return CAR_OK;
 }

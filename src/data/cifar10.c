@@ -56,8 +56,8 @@ static car_status open_file(cifar *c, int directory, const char *path, int f) {
     }
     if (!S_ISREG(found.st_mode) || found.st_size == 0 || found.st_size % RECORD != 0) {
         return car_context_fail(c->context, CAR_ERROR_FORMAT,
-                                "data cifar10:%s: %s has %lld bytes, which is not a number of records of %d bytes "
-                                "(the published file has 30730000); download it again",
+                                "data cifar10:%s: %s has %lld bytes, which is not a multiple of the record size, %d "
+                                "bytes (the published file has 30730000); download it again",
                                 path, files[f].name, (long long)found.st_size, RECORD);
     }
     c->records[f] = found.st_size / RECORD;
@@ -95,8 +95,8 @@ static car_status open_files(cifar *c, const char *path, car_dataset_info *info)
     read_names(c, place);
     if (info->samples[CAR_SPLIT_TRAIN] == 0 || info->samples[CAR_SPLIT_EVALUATION] == 0) {
         CAR_TRY(car_context_fail(c->context, CAR_ERROR_IO,
-                                 "data cifar10:%s: there is no %s, neither here nor in %s; the binary version of "
-                                 "CIFAR-10 is wanted (a folder of JPEG files is imagefolder:%s)",
+                                 "data cifar10:%s: found no %s, neither here nor in %s; cifar10 reads the binary "
+                                 "version of CIFAR-10 (for a folder of JPEG files use imagefolder:%s)",
                                  path, info->samples[CAR_SPLIT_TRAIN] ? files[FILES - 1].name : files[0].name, folder,
                                  path));
     }
@@ -150,7 +150,7 @@ static car_status read_at(const cifar *c, int f, uint8_t *to, size_t bytes, int6
         }
         if (got <= 0) {
             return car_context_fail(c->context, CAR_ERROR_IO, "%s: %s at byte %lld", files[f].name,
-                                    got < 0 ? strerror(errno) : "the file has become shorter: it ends",
+                                    got < 0 ? strerror(errno) : "the file became shorter and now ends",
                                     (long long)offset);
         }
         to += got;
@@ -202,8 +202,8 @@ static car_status read_image(void *state, car_source_scratch *scratch, car_split
     out->stored_width = out->stored_height = SIDE;
     if (data[0] >= CLASSES) {
         char reason[80];
-        snprintf(reason, sizeof reason, "record %lld has the label %d, which is not below %d", (long long)record,
-                 data[0], CLASSES);
+        snprintf(reason, sizeof reason, "record %lld has label %d, which must be below %d", (long long)record, data[0],
+                 CLASSES);
         car_source_describe(out, CAR_SOURCE_UNREADABLE, files[f].name, reason);
     }
 done:

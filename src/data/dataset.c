@@ -30,8 +30,7 @@ static car_status fail_with_kinds(car_context *context, const char *name) {
     }
     car_status status = car_text_finish(&list, &text);
     if (status == CAR_OK) {
-        status = car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no data '%s'; what can be read is %s",
-                                  name, text);
+        status = car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no data '%s'; use one of %s", name, text);
     }
     car_context_release_text(context, text);
     return status;
@@ -45,7 +44,7 @@ static car_status parse_name(car_context *context, const char *name, car_dataset
         if (strlen(kinds[k].name) == length && memcmp(kinds[k].name, name, length) == 0) {
             *kind = (car_dataset_kind)k;
             if (*kinds[k].path && !**path) {
-                return car_context_fail(context, CAR_ERROR_ARGUMENT, "data '%s' lacks a path: write %s:%s", name,
+                return car_context_fail(context, CAR_ERROR_ARGUMENT, "data '%s' has no path: write %s:%s", name,
                                         kinds[k].name, kinds[k].path);
             }
             if (!*kinds[k].path && **path) {
@@ -66,27 +65,28 @@ static car_status check_fit(const car_dataset *dataset) {
     const car_model_config *model = &dataset->config.model;
     const char *name = dataset->name;
     if (info->domain != dataset->config.domain) {
-        return car_context_fail(context, CAR_ERROR_SHAPE, "data %s: it has %s, and the model wants %s", name,
+        return car_context_fail(context, CAR_ERROR_SHAPE, "data %s: it has %s, but the model needs %s", name,
                                 info->domain == CAR_DOMAIN_IMAGES ? "images" : "tokens",
                                 info->domain == CAR_DOMAIN_IMAGES ? "tokens" : "images");
     }
     if (info->domain == CAR_DOMAIN_TOKENS) {
         if (info->classes > model->vocabulary) {
             return car_context_fail(context, CAR_ERROR_SHAPE,
-                                    "data %s: tokens up to %d may occur, and the model's vocabulary has %d", name,
-                                    info->classes - 1, model->vocabulary);
+                                    "data %s: it may have tokens up to %d, but the model's vocabulary has only %d",
+                                    name, info->classes - 1, model->vocabulary);
         }
         return CAR_OK;
     }
     if (info->classes > model->classes) {
         return car_context_fail(context, CAR_ERROR_SHAPE,
-                                "data %s: it has %d classes and the model %d; give the model at least as many", name,
-                                info->classes, model->classes);
+                                "data %s: it has %d classes, but the model only %d; give the model at least as many",
+                                name, info->classes, model->classes);
     }
     if (dataset->methods->image && (model->channels != 3 || model->image_size < 1)) {
-        return car_context_fail(context, CAR_ERROR_SHAPE,
-                                "data %s: its images have 3 channels, and the model wants %d of %d x %d pixels", name,
-                                model->channels, model->image_size, model->image_size);
+        return car_context_fail(
+            context, CAR_ERROR_SHAPE,
+            "data %s: its images have 3 channels, but the model needs %d channels of %d x %d pixels", name,
+            model->channels, model->image_size, model->image_size);
     }
     return CAR_OK;
 }
@@ -96,10 +96,10 @@ static car_status check_class_names(const car_dataset *dataset) {
     for (int c = 0; c < dataset->info.classes; c++) {
         const char *name = car_dataset_class_name(dataset, c);
         if (name && !car_shown_is_plain(name)) {
-            return car_context_fail(dataset->context, CAR_ERROR_FORMAT,
-                                    "data %s: class %d is called '%s': the name of a class must be UTF-8 without "
-                                    "control characters; rename it",
-                                    dataset->name, c, car_shown_of(name).text);
+            return car_context_fail(
+                dataset->context, CAR_ERROR_FORMAT,
+                "data %s: class %d is named '%s', but a class name must be UTF-8 without control characters; rename it",
+                dataset->name, c, car_shown_of(name).text);
         }
     }
     return CAR_OK;

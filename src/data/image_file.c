@@ -115,6 +115,9 @@ struct car_image_opener {
 };
 
 car_status car_image_opener_create(car_context *context, const car_image_recipe *recipe, car_image_opener **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, recipe);
+    CAR_REQUIRE(context, out);
     car_image_opener *opener = NULL;
     car_status status = car_context_allocate(context, 1, sizeof *opener, &opener);
     *out = opener;
@@ -136,6 +139,10 @@ void car_image_opener_destroy(car_image_opener *opener) {
 }
 
 car_status car_image_open(car_image_opener *opener, const char *path, float *sample, car_image_file *out) {
+    CAR_REQUIRE(NULL, opener);
+    CAR_REQUIRE(opener->context, path);
+    CAR_REQUIRE(opener->context, sample);
+    CAR_REQUIRE(opener->context, out);
     car_source_image image = {0};
     int64_t bytes = 0;
     car_status status = CAR_OK;

@@ -198,8 +198,8 @@ static car_status add_file(car_imagefolder *folder, car_imagefolder_files *files
     car_status status = CAR_OK;
     /* Capacities are ints, and double. */
     if (bytes > (size_t)(INT_MAX / 2 - files->name_bytes) || files->count >= INT_MAX / 2) {
-        CAR_TRY(car_context_fail(folder->context, CAR_ERROR_UNSUPPORTED, "data imagefolder: more than %d files",
-                                 files->count));
+        CAR_TRY(car_context_fail(folder->context, CAR_ERROR_UNSUPPORTED,
+                                 "data imagefolder: there are more than %d files", files->count));
     }
     CAR_TRY(car_context_grow(folder->context, &files->names, &files->name_capacity, files->name_bytes + (int)bytes, 1));
     CAR_TRY(
@@ -284,7 +284,7 @@ static car_status find_class_files(car_imagefolder *folder, car_imagefolder_file
 }
 
 static car_status refuse_empty(car_imagefolder *folder, const char *path, int64_t others) {
-    char hint[96] = "remove its folder, or hide it by a dot";
+    char hint[96] = "remove its folder, or start its name with a dot";
     if (others > 0) {
         snprintf(hint, sizeof hint, "it has %lld images of other types: convert them to JPEG, PNG or WebP",
                  (long long)others);
@@ -371,10 +371,10 @@ car_status car_imagefolder_list(car_imagefolder *folder, const char *path, car_d
     CAR_TRY(find_layout(folder));
     CAR_TRY(visit_entries(folder, train->place, add_class, train));
     if (folder->class_count == 0) {
-        CAR_TRY(car_context_fail(folder->context, CAR_ERROR_FORMAT,
-                                 "data imagefolder:%s: there are no folders in it; wanted is train/CLASS/NAME.jpg, or "
-                                 "CLASS/NAME.jpg",
-                                 path));
+        CAR_TRY(car_context_fail(
+            folder->context, CAR_ERROR_FORMAT,
+            "data imagefolder:%s: there are no folders in it; images must be at train/CLASS/NAME.jpg or CLASS/NAME.jpg",
+            path));
     }
     CAR_TRY(list_files(folder, train, true));
     info->samples[CAR_SPLIT_TRAIN] = train->count;

@@ -89,7 +89,7 @@ static void refuse(decoder *d, const char *reason) {
 static void check_size(decoder *d) {
     uint64_t pixels = (uint64_t)d->jpeg.image_width * d->jpeg.image_height;
     if (pixels > MOST_PIXELS || pixels > (uint64_t)MOST_PIXELS_PER_BYTE * d->bytes + FREE_PIXELS) {
-        snprintf(d->reason, sizeof d->reason, "%u x %u pixels cannot be in its %zu bytes, or are too many",
+        snprintf(d->reason, sizeof d->reason, "its %u x %u pixels are too many, or too many for its %zu bytes",
                  d->jpeg.image_width, d->jpeg.image_height, d->bytes);
         longjmp(d->escape, 1);
     }
@@ -107,7 +107,7 @@ static void choose_colours(decoder *d) {
         d->jpeg.out_color_space = JCS_CMYK;
         break;
     default:
-        refuse(d, "its colours are of an unknown kind");
+        refuse(d, "it has an unknown colour space");
     }
 }
 

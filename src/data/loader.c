@@ -291,8 +291,8 @@ car_status car_loader_take(car_loader *loader, int64_t step, int micro_batch, co
     if (step < 0 || step >= loader->batches.most_steps || micro_batch < 0 ||
         micro_batch >= loader->config.micro_batches) {
         return car_context_fail(loader->context, CAR_ERROR_ARGUMENT,
-                                "there is no micro-batch %d of step %lld: they are 0 to %d", micro_batch,
-                                (long long)step, loader->config.micro_batches - 1);
+                                "there is no micro-batch %d of step %lld; a step has micro-batches 0 to %d",
+                                micro_batch, (long long)step, loader->config.micro_batches - 1);
     }
     int64_t number = step * loader->config.micro_batches + micro_batch;
     pthread_mutex_lock(&loader->lock);
@@ -351,7 +351,7 @@ static car_status check(const car_loader_source *source, const car_loader_config
         config->micro_batches > MOST_MICRO_BATCHES || config->first_step < 0) {
         return car_context_fail(source->context, CAR_ERROR_ARGUMENT,
                                 "a loader has at most %d threads, %d micro-batches in memory and %d in a step, and "
-                                "begins at step 0 or later: not %d, %d, %d and %lld",
+                                "starts at step 0 or later; given were %d, %d, %d and %lld",
                                 MOST_THREADS, MOST_DEPTH, MOST_MICRO_BATCHES, config->threads, config->depth,
                                 config->micro_batches, (long long)config->first_step);
     }
@@ -398,7 +398,7 @@ static car_status start_threads(car_loader *loader) {
     while (loader->started < loader->config.threads) {
         reading_thread *thread = &loader->threads[loader->started];
         if (pthread_create(&thread->handle, NULL, read_ahead, thread) != 0) {
-            car_context_log(loader->context, CAR_LOG_WARNING, "only %d of %d threads to read data could be started",
+            car_context_log(loader->context, CAR_LOG_WARNING, "only %d of %d data threads could be started",
                             loader->started, loader->config.threads);
             break;
         }
@@ -441,7 +441,7 @@ car_status car_loader_create(car_dataset *dataset, const car_loader_config *conf
     *out = NULL;
     if (!dataset->readable) {
         return car_context_fail(dataset->context, CAR_ERROR_ARGUMENT,
-                                "data %s: opened without a model's sizes, so there is nothing to load", dataset->name);
+                                "data %s: opened without a model's sizes, so it cannot be loaded", dataset->name);
     }
     car_loader_source source = {.context = dataset->context,
                                 .samples = dataset->info.samples[config->split],

@@ -25,7 +25,7 @@ car_status car_order_create(car_context *context, uint64_t seed, int64_t samples
     *out = NULL;
     if (samples < 1 || samples > UINT32_MAX) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "%lld samples cannot be shuffled, only 1 to %lld; they can be read in their order",
+                                "cannot shuffle %lld samples, only 1 to %lld; read them in order instead",
                                 (long long)samples, (long long)UINT32_MAX);
     }
     CAR_TRY(car_context_allocate(context, 1, sizeof *order, &order));

@@ -12,21 +12,21 @@ car_status car_source_check_own(car_context *context, const car_dataset_class *o
     enum { MOST_LABELS = 1 << 20 };
     if (!own || !own->name || !*own->name || !own->read) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a dataset wants a name and a function that reads a sample");
+                                "a dataset needs a name and a function that reads a sample");
     }
     for (int s = 0; s < CAR_SPLITS; s++) {
         if (own->samples[s] < 0 && own->samples[s] != CAR_DATASET_ENDLESS) {
             return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                    "data %s: %lld samples; give a number, or CAR_DATASET_ENDLESS", own->name,
-                                    (long long)own->samples[s]);
+                                    "data %s: %lld is not a number of samples; give 0 or more, or CAR_DATASET_ENDLESS",
+                                    own->name, (long long)own->samples[s]);
         }
     }
     if (own->input_bytes == 0 || own->input_bytes > SIZE_MAX / 2 || own->label_count < 0 ||
         own->label_count > MOST_LABELS) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "data %s: a sample of %zu bytes with %d labels; it wants at least a byte, and 0 to %d "
-                                "labels",
-                                own->name, own->input_bytes, own->label_count, MOST_LABELS);
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "data %s: a sample has %zu bytes and %d labels; it needs at least 1 byte, and 0 to %d labels", own->name,
+            own->input_bytes, own->label_count, MOST_LABELS);
     }
     return CAR_OK;
 }

@@ -68,12 +68,11 @@ static car_status check_kind(const packed *p) {
     const unsigned char *bytes = p->file.data;
     if (p->file.size < CAR_PACKED_HEADER || memcmp(bytes, magic, sizeof magic) != 0) {
         return car_context_fail(p->context, CAR_ERROR_FORMAT,
-                                "%s: not a file of packed images; 'carousel data pack' makes one", p->file.path);
+                                "%s: not a file of packed images; 'carousel data pack' writes one", p->file.path);
     }
     if (car_bytes_get_u32(bytes + 8) != CAR_PACKED_VERSION || car_bytes_get_u32(bytes + 12) != CAR_PACKED_BYTE_ORDER) {
         return car_context_fail(p->context, CAR_ERROR_UNSUPPORTED,
-                                "%s: packed in version %u of the format, and only version %d is known; pack the "
-                                "images again",
+                                "%s: has format version %u, but this program reads version %d; pack the images again",
                                 p->file.path, car_bytes_get_u32(bytes + 8), CAR_PACKED_VERSION);
     }
     return CAR_OK;
@@ -86,13 +85,13 @@ static car_status check_layout(packed *p) {
     bool indexed = h->width == 0 && h->height == 0;
     uint64_t each = CAR_PACKED_LABEL + (indexed ? CAR_PACKED_ENTRY : 0);
     if (h->tables < CAR_PACKED_HEADER || h->tables > size || h->names_bytes > size - h->tables) {
-        return fail(p, "its tables do not lie inside it");
+        return fail(p, "its tables are outside the file");
     }
     /* So that no sum below can overflow: each is at most the file's size. */
     uint64_t rows = (size - h->tables - h->names_bytes) / each;
     if (h->samples[0] > rows || h->samples[1] > rows - h->samples[0] ||
         (h->samples[0] + h->samples[1]) * each != size - h->tables - h->names_bytes) {
-        return fail(p, "its length is not what its header says");
+        return fail(p, "its length differs from what its header says");
     }
     if (h->samples[CAR_SPLIT_TRAIN] == 0 || h->classes == 0) {
         return fail(p, "it has no images to train on, or no classes");
@@ -151,7 +150,7 @@ static car_status check_tables(const packed *p) {
     int32_t label = 0;
     for (uint64_t n = 0; n < samples; n++) {
         if (!find_image(p, n, &entry, &label)) {
-            return fail(p, "an image does not lie inside it, or is of a class that there is not");
+            return fail(p, "an image is outside the file, or has a class that does not exist");
         }
     }
     return CAR_OK;
@@ -165,19 +164,19 @@ static car_status find_names(packed *p) {
         return CAR_OK;
     }
     if (p->header.classes > p->header.names_bytes) {
-        return fail(p, "its classes do not have a name each"); /* checked before memory for them is allocated */
+        return fail(p, "not every class has a name"); /* checked before memory for them is allocated */
     }
     CAR_TRY(car_context_allocate(p->context, p->header.classes, sizeof *p->class_names, &p->class_names));
     for (uint32_t c = 0; c < p->header.classes; c++) {
         const char *zero = name < end ? memchr(name, 0, (size_t)(end - name)) : NULL;
         if (zero == NULL) {
-            return fail(p, "its classes do not have a name each");
+            return fail(p, "not every class has a name");
         }
         p->class_names[c] = name;
         name = zero + 1;
     }
     if (name != end) {
-        status = fail(p, "its classes do not have a name each");
+        status = fail(p, "not every class has a name");
     }
 done:
     return status;

@@ -141,12 +141,11 @@ static car_status check_size(packing *p, int64_t number, const item *item) {
     if (h->width != (uint32_t)item->width || h->height != (uint32_t)item->height) {
         p->alike = false;
         if (h->size == 0) {
-            return car_context_fail(
-                p->context, CAR_ERROR_SHAPE,
-                "%s image %lld has %d x %d pixels where others have %u x %u; images that differ must "
-                "be resized, say to a shorter side of 256 (size 256)",
-                split == CAR_SPLIT_TRAIN ? "training" : "evaluation", (long long)sample, item->width, item->height,
-                h->width, h->height);
+            return car_context_fail(p->context, CAR_ERROR_SHAPE,
+                                    "%s image %lld has %d x %d pixels, but others have %u x %u; resize images of "
+                                    "different sizes, for example to a shorter side of 256 (size 256)",
+                                    split == CAR_SPLIT_TRAIN ? "training" : "evaluation", (long long)sample,
+                                    item->width, item->height, h->width, h->height);
         }
     }
     return CAR_OK;
@@ -276,7 +275,7 @@ static car_status set_up(packing *p, car_dataset *dataset, int size, const char 
                                 dataset->name);
     }
     if (size < 0 || size > CAR_PACKED_LARGEST) {
-        return car_context_fail(p->context, CAR_ERROR_ARGUMENT, "images cannot be packed with a shorter side of %d",
+        return car_context_fail(p->context, CAR_ERROR_ARGUMENT, "the shorter side of packed images cannot be %d pixels",
                                 size);
     }
     p->header.size = (uint32_t)size;

@@ -57,8 +57,8 @@ static void check_size(decoder *d) {
     uint64_t pixels = (uint64_t)d->width * (uint64_t)d->height;
     uint64_t stored = (uint64_t)d->height * png_get_rowbytes(d->png, d->info);
     if (pixels > MOST_PIXELS || stored > (uint64_t)MOST_BYTES_PER_BYTE * d->bytes + FREE_BYTES) {
-        snprintf(d->reason, sizeof d->reason, "%d x %d pixels cannot be in its %zu bytes, or are too many", d->width,
-                 d->height, d->bytes);
+        snprintf(d->reason, sizeof d->reason, "its %d x %d pixels are too many, or too many for its %zu bytes",
+                 d->width, d->height, d->bytes);
         longjmp(d->escape, 1);
     }
 }

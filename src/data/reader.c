@@ -70,9 +70,9 @@ void car_reader_destroy(car_reader *reader) {
 static car_status check_sample(const car_dataset *dataset, car_split split, int64_t sample) {
     int64_t samples = dataset->info.samples[split];
     if (sample < 0 || (samples != CAR_DATASET_ENDLESS && sample >= samples)) {
-        return car_context_fail(dataset->context, CAR_ERROR_ARGUMENT, "data %s: no sample %lld among %lld for %s",
-                                dataset->name, (long long)sample, (long long)samples,
-                                split == CAR_SPLIT_TRAIN ? "training" : "evaluation");
+        return car_context_fail(
+            dataset->context, CAR_ERROR_ARGUMENT, "data %s: there is no sample %lld; it has %lld for %s", dataset->name,
+            (long long)sample, (long long)samples, split == CAR_SPLIT_TRAIN ? "training" : "evaluation");
     }
     return CAR_OK;
 }
@@ -95,7 +95,7 @@ car_status car_reader_image(car_reader *reader, car_split split, int64_t sample,
     car_status status = CAR_OK;
     *out = (car_image){.label = -1};
     if (!dataset->methods->image) {
-        return car_context_fail(dataset->context, CAR_ERROR_UNSUPPORTED, "data %s: it has no stored images",
+        return car_context_fail(dataset->context, CAR_ERROR_UNSUPPORTED, "data %s: it does not store images",
                                 dataset->name);
     }
     CAR_TRY(check_sample(dataset, split, sample));
@@ -119,8 +119,8 @@ static car_status read_next_image(car_reader *reader, car_split split, int64_t s
         }
     }
     return car_context_fail(dataset->context, CAR_ERROR_FORMAT,
-                            "data %s: sample %lld and all that follow cannot be read; the last one: %s", dataset->name,
-                            (long long)sample, out->problem);
+                            "data %s: sample %lld and those after it cannot be read; the last one tried: %s",
+                            dataset->name, (long long)sample, out->problem);
 }
 
 car_status car_reader_sample(car_reader *reader, car_split split, int64_t epoch, int64_t sample, void *input,
@@ -130,7 +130,8 @@ car_status car_reader_sample(car_reader *reader, car_split split, int64_t epoch,
     car_status status = CAR_OK;
     if (!dataset->readable) {
         return car_context_fail(dataset->context, CAR_ERROR_ARGUMENT,
-                                "data %s: opened without a model's sizes, so it has no samples to give", dataset->name);
+                                "data %s: opened without a model's sizes, so its samples cannot be read",
+                                dataset->name);
     }
     CAR_TRY(check_sample(dataset, split, sample));
     if (dataset->methods->sample) {

@@ -54,14 +54,14 @@ static car_status check_header(const car_mapped *file) {
     size_t present = (file->size - HEADER_BYTES) / 2;
     if (version != HEADER_VERSION) {
         return car_context_fail(file->context, CAR_ERROR_UNSUPPORTED,
-                                "%s: its header is of version %u; only version %d is known", file->path, version,
+                                "%s: the header has version %u; only version %d is supported", file->path, version,
                                 HEADER_VERSION);
     }
     if (claimed != present || file->size % 2 != 0) {
-        return car_context_fail(file->context, CAR_ERROR_FORMAT,
-                                "%s: its header claims %u tokens, but there are %zu bytes of them; the file is cut "
-                                "short or damaged",
-                                file->path, claimed, file->size - HEADER_BYTES);
+        return car_context_fail(
+            file->context, CAR_ERROR_FORMAT,
+            "%s: the header claims %u tokens of 2 bytes, but %zu bytes follow it; the file is cut short or damaged",
+            file->path, claimed, file->size - HEADER_BYTES);
     }
     return CAR_OK;
 }
@@ -80,12 +80,12 @@ static car_status find_tokens(const car_mapped *file, int width, sequence *out) 
     }
     if (magic == header_magic_wide) {
         return car_context_fail(file->context, CAR_ERROR_UNSUPPORTED,
-                                "%s: its tokens have 32 bits; only tokens of 16 bits can be read", file->path);
+                                "%s: has 32-bit tokens; only 16-bit tokens can be read", file->path);
     }
     if (file->size % 2 != 0) {
         return car_context_fail(file->context, CAR_ERROR_FORMAT,
-                                "%s: %zu bytes are not a whole number of tokens of 16 bits; a text file must not be "
-                                "named .bin",
+                                "%s: %zu bytes are not a whole number of 16-bit tokens; if this is a text file, its "
+                                "name must not end in .bin",
                                 file->path, file->size);
     }
     return CAR_OK;
@@ -136,7 +136,7 @@ static car_status find_splits(tokens *t, const char *path) {
         evaluation->data += train->count * t->width;
     }
     if (train->count == 0) {
-        status = car_context_fail(t->context, CAR_ERROR_FORMAT, "%s: has no tokens", path);
+        status = car_context_fail(t->context, CAR_ERROR_FORMAT, "%s: contains no tokens", path);
     }
 done:
     car_context_release_text(t->context, evaluation_path);
@@ -183,8 +183,8 @@ static car_status count_used(const tokens *t, int *out) {
 static car_status refuse_token(const tokens *t, const sequence *sequence, int64_t position, int token) {
     long long place = sequence->first + position;
     return car_context_fail(t->context, CAR_ERROR_SHAPE,
-                            "%s: token %lld is %d, but the model's vocabulary ends at %d; it needs a model of more "
-                            "tokens (vocabulary), or a file made with fewer",
+                            "%s: token %lld is %d, but the model's vocabulary ends at %d; use a model with a larger "
+                            "vocabulary, or a file made with a smaller one",
                             sequence->file->path, place, token, t->config.model.vocabulary - 1);
 }
 
@@ -271,8 +271,8 @@ static car_status fit_config(tokens *t, const char *path, car_dataset_info *info
     if (info->samples[CAR_SPLIT_TRAIN] == 0) {
         int length = t->config.model.seq_len;
         status = car_context_fail(t->context, CAR_ERROR_SHAPE,
-                                  "%s: %lld tokens to train on are too few for samples of %d, which need %d at least; "
-                                  "give a larger file or a smaller seq-len",
+                                  "%s: has %lld tokens to train on, but samples of %d tokens need at least %d; use a "
+                                  "larger file or a smaller seq-len",
                                   path, (long long)t->splits[CAR_SPLIT_TRAIN].count, length,
                                   t->config.augment ? 2 * length : length + 1);
     }

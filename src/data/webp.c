@@ -29,11 +29,11 @@ static const char *reason_of(VP8StatusCode code) {
     case VP8_STATUS_NOT_ENOUGH_DATA:
         return "it ends too early";
     case VP8_STATUS_UNSUPPORTED_FEATURE:
-        return "libwebp does not know what it uses";
+        return "it uses a feature that libwebp does not support";
     case VP8_STATUS_BITSTREAM_ERROR:
-        return "it is corrupt inside";
+        return "its data is corrupt";
     default:
-        return "it is not a sound WebP file";
+        return "it is not a valid WebP file";
     }
 }
 
@@ -42,7 +42,7 @@ static const char *reason_of(VP8StatusCode code) {
 static bool find_frame(const char *name, WebPDemuxer *demuxer, picture *p, car_source_image *out) {
     WebPIterator frame;
     if (!demuxer || !WebPDemuxGetFrame(demuxer, 1, &frame)) {
-        return refuse(out, name, "its animation has no whole first frame");
+        return refuse(out, name, "the first frame of its animation is incomplete");
     }
     p->data = frame.fragment; /* points into the file */
     p->left = frame.x_offset;
@@ -50,7 +50,7 @@ static bool find_frame(const char *name, WebPDemuxer *demuxer, picture *p, car_s
     bool inside =
         p->left >= 0 && p->top >= 0 && frame.width <= p->width - p->left && frame.height <= p->height - p->top;
     WebPDemuxReleaseIterator(&frame);
-    return inside || refuse(out, name, "its first frame is not inside of the canvas");
+    return inside || refuse(out, name, "its first frame is not inside the canvas");
 }
 
 static bool find_picture(const char *name, const uint8_t *file, size_t bytes, picture *p, car_source_image *out) {
@@ -67,7 +67,7 @@ static bool find_picture(const char *name, const uint8_t *file, size_t bytes, pi
     uint64_t pixels = (uint64_t)p->width * (uint64_t)p->height;
     if (pixels > MOST_PIXELS || pixels > (uint64_t)MOST_PIXELS_PER_BYTE * bytes + FREE_PIXELS) {
         char reason[128];
-        snprintf(reason, sizeof reason, "%d x %d pixels cannot be in its %zu bytes, or are too many", p->width,
+        snprintf(reason, sizeof reason, "its %d x %d pixels are too many, or too many for its %zu bytes", p->width,
                  p->height, bytes);
         return refuse(out, name, reason);
     }
@@ -104,7 +104,8 @@ car_status car_webp_decode(const char *name, const uint8_t *file, size_t bytes, 
     picture p;
     car_status status = CAR_OK;
     if (!WebPInitDecoderConfig(&config)) {
-        return car_context_fail(pixels->context, CAR_ERROR_UNSUPPORTED, "libwebp is another one than it was built for");
+        return car_context_fail(pixels->context, CAR_ERROR_UNSUPPORTED,
+                                "this libwebp is not compatible with the one that this program was built for");
     }
     if (!find_picture(name, file, bytes, &p, out)) {
         return CAR_OK;

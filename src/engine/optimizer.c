@@ -41,7 +41,7 @@ car_status car_optimizer_register(car_context *context, const car_optimizer_clas
     car_optimizer_kind kind;
     car_status status = car_optimizer_check_own(context, own, NULL);
     if (status == CAR_OK && car_optimizer_is_known(own->name, &kind)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is an optimizer '%s' already", own->name);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "an optimizer named '%s' already exists", own->name);
     }
     return status == CAR_OK ? car_context_register(context, family, own->name, own) : status;
 }
@@ -66,7 +66,8 @@ car_status car_optimizer_find(car_context *context, const char *name, car_optimi
         const char *before = k == 0 ? "" : name_at(context, k + 1) ? ", " : " and ";
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", before, name_at(context, k));
     }
-    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no optimizer '%s'; known are %s", name, known);
+    return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no optimizer '%s'; the optimizers are %s", name,
+                            known);
 }
 
 const char *car_optimizer_config_name(const car_optimizer_config *config) {

@@ -56,10 +56,10 @@ static car_status check_pattern(const car_graph *graph, const car_param_rule *ru
             return CAR_OK;
         }
     }
-    return car_context_fail(car_graph_context(graph), CAR_ERROR_ARGUMENT,
-                            "no parameter is called '%s'; the model's go from %s to %s, and * stands for any part of a "
-                            "name",
-                            rule->pattern, car_graph_param(graph, 0)->name, car_graph_param(graph, params - 1)->name);
+    return car_context_fail(
+        car_graph_context(graph), CAR_ERROR_ARGUMENT,
+        "no parameter matches '%s'; the model's parameters go from %s to %s, and * matches any part of a name",
+        rule->pattern, car_graph_param(graph, 0)->name, car_graph_param(graph, params - 1)->name);
 }
 
 car_status car_optimizer_check(const car_optimizer_config *config, const car_graph *graph) {

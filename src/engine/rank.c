@@ -14,38 +14,42 @@ static car_status check(const car_plan *plan, const car_program *program, const 
     const car_plan_config *p = car_plan_config_of(plan);
     const car_partition *partition = car_plan_partition(plan);
     if (partition->graph != car_program_graph(program)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "the plan and the program are of different graphs");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "the plan and the program were made for different graphs");
     }
     if (car_transport_size(transport) != car_plan_ranks(plan)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "placement %s with %d workers under %s needs %d ranks, and there are %d: use mpirun "
-                                "-n %d",
-                                car_placement_text(p->placement), p->workers, car_rule_text(p->rule),
-                                car_plan_ranks(plan), car_transport_size(transport), car_plan_ranks(plan));
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "placement %s with %d workers and rule %s needs %d ranks, but there are %d: use mpirun -n %d",
+            car_placement_text(p->placement), p->workers, car_rule_text(p->rule), car_plan_ranks(plan),
+            car_transport_size(transport), car_plan_ranks(plan));
     }
     if (!car_plan_is_proven(plan)) {
         return car_context_fail(
             context, CAR_ERROR_ARGUMENT,
-            "the plan was not proven: call car_plan_prove or car_plan_validate before it is executed");
+            "the plan has not been proven: call car_plan_prove or car_plan_validate before executing it");
     }
     bool alone = car_plan_ranks(plan) == 1;
     bool takes =
         config->on_snapshot || car_transport_rank(transport) > 0 || config->snapshot_every + config->weights_every == 0;
     if (config->snapshot_every < 0 || config->weights_every < 0 || !takes) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "snapshots on the way want a function that takes them");
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "snapshots during training need an on_snapshot function and intervals that are not negative");
     }
     if (!alone && partition->bundle_count - partition->stage_count > 4) {
-        return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "more than 4 tied parameters over ranks");
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                "ranks support at most 4 tied parameters, and this model has more");
     }
     for (int b = 0; !alone && b < partition->bundle_count; b++) {
         if (partition->bundles[b].bytes / sizeof(float) > INT_MAX) {
-            return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
-                                    "a stage with %zu bytes of weights: a message holds at most 8 GiB; use more stages",
-                                    partition->bundles[b].bytes);
+            return car_context_fail(
+                context, CAR_ERROR_UNSUPPORTED,
+                "a stage has %zu bytes of weights, but a message holds at most 8 GiB; use more stages",
+                partition->bundles[b].bytes);
         }
     }
     if (config->threads < 1 || config->threads > 1024 || !config->feed) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a rank wants 1 to 1024 threads and a feed");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a rank needs 1 to 1024 threads and a feed");
     }
     return CAR_OK;
 }
@@ -74,8 +78,8 @@ static car_status create_range(car_rank *rank) {
     bool fits = car_tape_range_bytes(rank->program, rank->range, false) == stages[rank->first_stage].boundary_bytes;
     if (!fits) {
         status = car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
-                                  "the activations before stage %d take %zu bytes in this machine's layout and %zu in "
-                                  "the plan: ranks need channels that are multiples of 16",
+                                  "the activations before stage %d take %zu bytes in this machine's layout, but %zu in "
+                                  "the plan: over ranks, numbers of channels must be multiples of 16",
                                   rank->first_stage, car_tape_range_bytes(rank->program, rank->range, false),
                                   stages[rank->first_stage].boundary_bytes);
     }

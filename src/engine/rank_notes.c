@@ -38,9 +38,10 @@ void car_rank_hear_note(void *user, const void *data, size_t bytes) {
     car_status status = CAR_OK;
     pthread_mutex_lock(&rank->lock);
     if (bytes != sizeof note) {
-        status =
-            car_context_fail(rank->context, CAR_ERROR_IO,
-                             "a note of %zu bytes makes no sense: ranks of another build, or a broken network", bytes);
+        status = car_context_fail(rank->context, CAR_ERROR_IO,
+                                  "received a note of an unexpected size, %zu bytes: the ranks run different builds, "
+                                  "or the network is broken",
+                                  bytes);
     } else {
         memcpy(&note, data, sizeof note);
         status = note.run == rank->run ? hear(rank, &note) : CAR_OK;

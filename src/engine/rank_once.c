@@ -119,7 +119,7 @@ static car_status hand_out(car_rank *rank, int bundle, const car_part *part, boo
                                          : car_rank_find_weights(rank, bundle, rank->newest);
     car_status status = CAR_OK;
     if (keeper == rank->device && !block) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got what it should keep of %s",
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d lacks data of %s that it should keep",
                                 rank->device, car_graph_param(rank->graph, part->param)->name);
     }
     if (keeper == rank->device) {

@@ -213,7 +213,7 @@ static car_status gather_part(car_rank *rank, car_snapshot *snapshot, int bundle
         from = find_part(rank, bundle, s->part, CAR_SNAPSHOT_WEIGHTS, room);
     }
     if (keeper == rank->device && !from) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has not got what it should keep of %s",
+        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d lacks data of %s that it should keep",
                                 rank->device, car_graph_param(rank->graph, s->part->param)->name);
     }
     if (to && from) {
@@ -426,10 +426,10 @@ car_status car_rank_agree(car_context *context, car_transport *transport, const 
             memcpy(first, other, sizeof first);
         }
         if (status == CAR_OK && strcmp(first, other) != 0) {
-            status = car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                      "rank %d has another %s than rank 0: %s%s%s. Start all ranks alike%s", r, what,
-                                      other, first[0] ? ", not " : "", first,
-                                      car_transport_rank(transport) == r ? " (this is that rank)" : "");
+            status = car_context_fail(
+                context, CAR_ERROR_ARGUMENT,
+                "rank %d differs from rank 0 in its %s: %s%s%s. It must be the same on all ranks%s", r, what, other,
+                first[0] ? ", not " : "", first, car_transport_rank(transport) == r ? " (this is that rank)" : "");
         }
     }
 done:

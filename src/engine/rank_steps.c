@@ -102,7 +102,7 @@ static step_record *open_step(const car_rank *rank, int64_t step) {
 static step_record *find_step(car_rank *rank, int64_t step) {
     int64_t oldest = rank->device == 0 ? rank->steps->reported : rank->steps->completed;
     if (step < oldest || step - oldest >= STEPS_KEPT) {
-        (void)car_context_fail(rank->context, CAR_ERROR_INTERNAL, "step %lld is not one of those under way",
+        (void)car_context_fail(rank->context, CAR_ERROR_INTERNAL, "step %lld is not in progress",
                                (long long)(rank->first_step + step) + 1);
         return NULL;
     }
@@ -132,11 +132,12 @@ static void count_skipped(car_rank *rank, const car_step_report *report) {
     rank->skipped_in_a_row = report->skipped ? rank->skipped_in_a_row + 1 : 0;
     if (gives_up(rank)) {
         car_rank_fail(
-            rank, car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
-                                   "%d steps in a row were skipped because their loss or gradient is not finite, the "
-                                   "last is step %lld: go "
-                                   "back to an earlier checkpoint, with a smaller learning rate, warm-up or clip-norm",
-                                   rank->skipped_in_a_row, (long long)report->step + 1));
+            rank,
+            car_context_fail(
+                rank->context, CAR_ERROR_NOT_FINITE,
+                "%d steps in a row were skipped because their loss or gradient is not finite, the last of them step "
+                "%lld: go back to an earlier checkpoint and use a smaller learning rate, warm-up or clip-norm",
+                rank->skipped_in_a_row, (long long)report->step + 1));
     }
 }
 
@@ -354,15 +355,14 @@ static car_status check_finite(const car_rank *rank, const car_task *task, const
     if (s->skipped || isfinite(deferred ? s->norm : s->square[task->bundle])) {
         return CAR_OK;
     }
-    return deferred ? car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
-                                       "the gradient of step %lld is not finite: a smaller learning rate or "
-                                       "skip-nonfinite may help",
-                                       step)
-                    : car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
-                                       "a gradient of stage %d in step %lld is not finite; under cdp-v2 such a step "
-                                       "cannot be skipped, because other stages are updated already: use cdp-v1 or a "
-                                       "smaller learning rate",
-                                       task->bundle, step);
+    return deferred
+               ? car_context_fail(
+                     rank->context, CAR_ERROR_NOT_FINITE,
+                     "the gradient of step %lld is not finite: try a smaller learning rate or skip-nonfinite", step)
+               : car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
+                                  "a gradient of stage %d in step %lld is not finite; cdp-v2 cannot skip such a step, "
+                                  "because other stages are already updated: use cdp-v1 or a smaller learning rate",
+                                  task->bundle, step);
 }
 
 car_status car_rank_judge(const car_rank *rank, const car_task *task, car_verdict *out) {

@@ -126,27 +126,27 @@ static car_status check_layout(const car_rank *rank, int bundle) {
     const car_bundle *b = &rank->partition->bundles[bundle];
     if (!rank->alone && layout->sum_bytes != layout->master_bytes) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
-                                "%s is used twice in one stage, which ranks cannot do: use more stages",
+                                "%s is used twice in one stage, which is not supported over ranks: use more stages",
                                 car_graph_param(rank->graph, layout->parts[layout->count - 1].param)->name);
     }
     if (!rank->alone && (layout->bytes != b->copy_bytes || layout->master_bytes != b->bytes)) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
-                                "the weights of stage %d take %zu bytes in this machine's layout and %zu in the "
-                                "plan: ranks need channels that are multiples of 16",
+                                "the weights of stage %d take %zu bytes in this machine's layout, but %zu in the plan: "
+                                "over ranks, numbers of channels must be multiples of 16",
                                 b->stage, layout->bytes, b->copy_bytes);
     }
     for (int c = 1; !rank->alone && car_plan_reduces(rank->plan) && c < layout->count; c++) {
         if (car_program_is_double(rank->program, layout->parts[c].param) !=
             car_program_is_double(rank->program, layout->parts[0].param)) {
             return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
-                                    "stage %d has parameters of floats and of doubles, and this rule adds them over "
+                                    "stage %d has both floats and doubles as parameters, but this rule adds them over "
                                     "ranks in one message: use parameters of one type, or a cyclic rule",
                                     b->stage);
         }
     }
     if (bundle >= rank->stages && layout->derived_bytes > 0) {
         return car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
-                                "%s: a tied weight whose kernel wants a derived form",
+                                "%s: a tied weight cannot be used over ranks if its kernel needs a derived form of it",
                                 car_graph_param(rank->graph, b->param)->name);
     }
     return CAR_OK;

@@ -335,8 +335,8 @@ static car_status check_loss(const car_rank *rank, const car_task *task, double 
         return CAR_OK;
     }
     return car_context_fail(rank->context, CAR_ERROR_NOT_FINITE,
-                            "the loss of worker %d in step %lld is not finite: a smaller learning rate, warm-up, "
-                            "clip-norm or skip-nonfinite may help",
+                            "the loss of worker %d in step %lld is not finite: try a smaller learning rate, warm-up, "
+                            "clip-norm or skip-nonfinite",
                             task->micro_batch % rank->workers, (long long)car_rank_step_of(rank, task) + 1);
 }
 

@@ -89,8 +89,8 @@ void car_rank_heard(void *user, int from, const char *text, size_t bytes) {
         see(rank, from, text);
     } else {
         car_rank_fail(rank, car_context_fail(rank->context, CAR_ERROR_IO,
-                                             "rank %d sent a status of %zu bytes that makes no sense: ranks of another "
-                                             "build, or a broken network",
+                                             "rank %d sent a status of an unexpected size, %zu bytes: the ranks run "
+                                             "different builds, or the network is broken",
                                              from, bytes));
     }
     pthread_mutex_unlock(&rank->lock);
@@ -107,19 +107,20 @@ static void describe_self(const car_rank *rank, char *text, size_t capacity) {
     } else if (at) {
         snprintf(text, capacity, "rank %d is at %s", rank->device, task.text);
     } else if (rank->aside) {
-        snprintf(text, capacity, "rank %d %s %s", rank->device, rank->device == 0 ? "is at" : "waits for", rank->aside);
+        snprintf(text, capacity, "rank %d %s %s", rank->device, rank->device == 0 ? "is busy with" : "waits for",
+                 rank->aside);
     } else {
-        snprintf(text, capacity, "rank %d waits for the others, between two steps", rank->device);
+        snprintf(text, capacity, "rank %d waits for the other ranks between two steps", rank->device);
     }
 }
 
 static void describe_other(const car_rank *rank, int r, double now, char *text, size_t capacity) {
     const car_sighting *s = &rank->sightings[r];
     if (s->told.doing[0]) {
-        snprintf(text, capacity, "rank %d was last heard of %.1f s ago, %s %s in step %lld", r, now - s->when,
+        snprintf(text, capacity, "rank %d was last heard from %.1f s ago, %s %s in step %lld", r, now - s->when,
                  s->told.waits ? "waiting for" : "in", s->told.doing, (long long)s->told.step + 1);
     } else {
-        snprintf(text, capacity, "rank %d has not been heard of", r);
+        snprintf(text, capacity, "rank %d has not been heard from", r);
     }
 }
 
@@ -171,13 +172,12 @@ static void look_for_progress(car_rank *rank, double now) {
     if (!rank->alone || !rank->first || now - rank->progressed < patience) {
         return;
     }
-    car_context_log(rank->context, CAR_LOG_ERROR,
-                    "no task has ended for %g s; this is where everybody is:", now - rank->progressed);
+    car_context_log(rank->context, CAR_LOG_ERROR, "no task has ended for %g s; current state:", now - rank->progressed);
     for (int i = 0; i < rank->workers; i++) {
         describe_worker(rank, i);
     }
     if (car_rank_snapshot_is_away(rank)) {
-        car_context_log(rank->context, CAR_LOG_ERROR, "  the last snapshot has not been given back");
+        car_context_log(rank->context, CAR_LOG_ERROR, "  the last snapshot has not been returned");
     }
     for (int p = 0; p < rank->config.threads; p++) {
         car_context_log(rank->context, CAR_LOG_ERROR, "  thread %d: %s", p,
@@ -204,11 +204,11 @@ static void watch(car_rank *rank) {
             char text[2048], line[256];
             describe_other(rank, r, now, line, sizeof line);
             explain(rank, text, sizeof text);
-            car_rank_fail(rank, car_context_fail(rank->context, CAR_ERROR_IO,
-                                                 "rank %d gives no sign of life: it was killed or stopped, its "
-                                                 "machine is unreachable, or it does not make the same calls as the "
-                                                 "others. %s\n  %s",
-                                                 r, line, text));
+            car_rank_fail(
+                rank, car_context_fail(rank->context, CAR_ERROR_IO,
+                                       "rank %d does not respond: it was killed or stopped, its machine is "
+                                       "unreachable, or it does not make the same calls as the other ranks. %s\n  %s",
+                                       r, line, text));
         }
     }
 }

@@ -96,7 +96,7 @@ car_status car_snapshot_create(const car_program *program, car_arena *arena, boo
     *out = NULL;
     if (states < 0 || states > MAX_STATES) {
         return car_context_fail(car_program_context(program), CAR_ERROR_ARGUMENT,
-                                "a snapshot has 0 to %d states of the optimizer, not %d", MAX_STATES, states);
+                                "a snapshot can have 0 to %d states of the optimizer, not %d", MAX_STATES, states);
     }
     return create(program, arena, &(contents){.previous = previous, .states = states}, out);
 }

@@ -35,7 +35,8 @@ car_status car_trainer_create(const car_plan *plan, const car_program *program, 
     car_status status = CAR_OK;
     *out = NULL;
     if (car_plan_ranks(plan) != 1) {
-        return car_context_fail(context, CAR_ERROR_UNSUPPORTED, "a trainer executes plans of placement shared only");
+        return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
+                                "a trainer can only execute plans with placement shared");
     }
     CAR_TRY(car_context_allocate(context, 1, sizeof *trainer, &trainer));
     trainer->context = context;

@@ -160,12 +160,12 @@ static car_status check_tokens(const car_generator *g, const int32_t *tokens, in
     const car_gpt2_sizes *s = &g->model.sizes;
     if (count < 1 || count > s->positions - g->length) {
         return car_context_fail(g->context, CAR_ERROR_ARGUMENT,
-                                "%d tokens behind %d do not fit the context of %d tokens", count, g->length,
+                                "%d more tokens after %d do not fit into the context of %d tokens", count, g->length,
                                 s->positions);
     }
     for (int i = 0; i < count; i++) {
         if (tokens[i] < 0 || tokens[i] >= s->vocabulary) {
-            return car_context_fail(g->context, CAR_ERROR_ARGUMENT, "there is no token %d: the vocabulary ends at %d",
+            return car_context_fail(g->context, CAR_ERROR_ARGUMENT, "there is no token %d; the vocabulary ends at %d",
                                     tokens[i], s->vocabulary - 1);
         }
     }
@@ -264,7 +264,8 @@ car_status car_generator_open(car_context *context, const char *path, const car_
     car_status status = CAR_OK;
     *out = NULL;
     if (config->threads < 1 || config->threads > MOST_THREADS || !(config->eps > 0)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%d threads, eps %g: use 1 to %d threads and eps above 0",
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "invalid settings: %d threads, eps %g; use 1 to %d threads and eps above 0",
                                 config->threads, config->eps, MOST_THREADS);
     }
     CAR_TRY(car_context_allocate(context, 1, sizeof *g, &g));

@@ -115,14 +115,14 @@ static car_status find_sizes(car_context *context, const car_safetensors *file, 
         snprintf(name, sizeof name, "%sh.%d.ln_1.weight", prefix, s->depth);
     } while (s->depth < MOST_DEPTH && find(file, name) && ++s->depth);
     if (!s->vocabulary || !s->positions || !s->inner || !s->depth) {
-        return car_context_fail(context, CAR_ERROR_FORMAT,
-                                "%s: these are not the weights of a GPT-2: wte.weight, wpe.weight and "
-                                "h.0.mlp.c_fc.weight must be there as matrices",
-                                path);
+        return car_context_fail(
+            context, CAR_ERROR_FORMAT,
+            "%s: not the weights of a GPT-2: it must have the matrices wte.weight, wpe.weight and h.0.mlp.c_fc.weight",
+            path);
     }
     if (heads < 1 || s->width % heads != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "%s: its width %d cannot be shared by %d heads; the number of heads must divide it",
+                                "%s: width %d is not a multiple of %d heads; the number of heads must divide the width",
                                 path, s->width, heads);
     }
     return CAR_OK;
@@ -132,15 +132,15 @@ static car_status check_tensor(const car_gpt2 *model, const char *path, const ch
                                const car_safetensors_tensor *tensor) {
     int rank = r->shape[1] == NONE ? 1 : 2;
     if (!tensor) {
-        return car_context_fail(model->context, CAR_ERROR_FORMAT, "%s: %s is not in it", path, name);
+        return car_context_fail(model->context, CAR_ERROR_FORMAT, "%s: %s is missing", path, name);
     }
     bool fits = tensor->rank == rank;
     for (int d = 0; fits && d < rank; d++) {
         fits = tensor->shape[d] == size_of(&model->sizes, r->shape[d]);
     }
     return fits ? CAR_OK
-                : car_context_fail(model->context, CAR_ERROR_FORMAT, "%s: %s has a shape that does not fit the others",
-                                   path, name);
+                : car_context_fail(model->context, CAR_ERROR_FORMAT,
+                                   "%s: the shape of %s does not fit the other tensors", path, name);
 }
 
 /* A head that differs from the embedding would be another kind of model. */
@@ -161,7 +161,8 @@ static car_status check_head(const car_gpt2 *model, const car_safetensors *file,
     if (!same) {
         status = car_context_fail(
             model->context, CAR_ERROR_UNSUPPORTED,
-            "%s: lm_head.weight is not the same as the token embedding; a GPT-2 uses one for both", path);
+            "%s: lm_head.weight differs from the token embedding; only GPT-2 models that share them are supported",
+            path);
     }
 done:
     car_context_release(model->context, values, values ? count : 0, sizeof *values);

@@ -45,7 +45,7 @@ static car_status check_output(car_context *context, const char *path) {
     if (empty || stat(path, &found) != 0) {
         return CAR_OK;
     }
-    return car_context_fail(context, CAR_ERROR_IO, "%s exists already; name another folder, or remove it", path);
+    return car_context_fail(context, CAR_ERROR_IO, "%s already exists; choose another folder, or remove it", path);
 }
 
 static car_status write_folder(const car_language *language, const char *path, const char *parent,
@@ -59,7 +59,8 @@ static car_status write_folder(const car_language *language, const char *path, c
     CAR_TRY(write_tokenizer(language, temporary));
     CAR_TRY(car_generator_export(language->generator, temporary, car_tokenizer_end_of_text(language->tokenizer)));
     if (rename(temporary, path) != 0) {
-        status = car_context_fail(context, CAR_ERROR_IO, "could not name %s: %s", path, strerror(errno));
+        status = car_context_fail(context, CAR_ERROR_IO, "cannot rename the temporary folder to %s: %s", path,
+                                  strerror(errno));
         goto done;
     }
     CAR_TRY(car_folder_sync(context, parent));
@@ -79,7 +80,7 @@ car_status car_language_export(const car_language *language, const char *directo
     car_status status = CAR_OK;
     if (!language->tokenizer || length == 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "an export wants a folder's name, and a model with its tokenizer");
+                                "an export needs the name of a folder, and a model with its tokenizer");
     }
     while (length > 1 && directory[length - 1] == '/') {
         length--;

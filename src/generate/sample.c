@@ -29,8 +29,8 @@ car_status car_sampler_create(car_context *context, int vocabulary, const car_sa
     if (!(sampling->temperature >= 0) || !isfinite(sampling->temperature) || sampling->top_k < 0 ||
         !(sampling->top_p > 0 && sampling->top_p <= 1) || vocabulary < 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "temperature %g, top-k %d, top-p %g: the temperature is 0 or more, top-k 0 or more, "
-                                "top-p above 0 and up to 1",
+                                "invalid sampling: temperature %g, top-k %d, top-p %g; use a temperature of at least "
+                                "0, top-k of at least 0, and top-p above 0 and at most 1",
                                 sampling->temperature, sampling->top_k, sampling->top_p);
     }
     CAR_TRY(car_context_allocate(context, 1, sizeof *sampler, &sampler));
@@ -141,7 +141,7 @@ car_status car_sampler_choose(car_sampler *sampler, const float *logits, int64_t
     double temperature = sampler->sampling.temperature;
     if (best < 0) {
         return car_context_fail(sampler->context, CAR_ERROR_NOT_FINITE,
-                                "the model's logits are not finite; are its weights?");
+                                "the model's logits are not finite; check its weights");
     }
     *token = best;
     if (temperature == 0) {

@@ -182,7 +182,7 @@ static car_status derive_gradients(car_graph *graph) {
         if (buffer == CAR_NONE) {
             if (graph->tensors[op->output].needs_grad) {
                 status = car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
-                                          "the output of %s (%s) does not reach the loss: remove the operation",
+                                          "the output of %s (%s) does not contribute to the loss: remove the operation",
                                           op->name, car_op_kind_text(op->kind));
                 goto done;
             }

@@ -161,19 +161,19 @@ car_status car_graph_finish(car_graph *graph, int loss) {
         return graph->status;
     }
     if (graph->finished) {
-        return car_context_fail(graph->context, CAR_ERROR_ARGUMENT, "the graph is finished already");
+        return car_context_fail(graph->context, CAR_ERROR_ARGUMENT, "the graph is already finished");
     }
     bool last = loss >= 0 && loss < graph->tensor_count && graph->tensors[loss].producer != CAR_NONE &&
                 graph->tensors[loss].producer == graph->op_count - 1;
     if (!last || !makes_loss(&graph->ops[graph->op_count - 1])) {
         return car_context_fail(graph->context, CAR_ERROR_ARGUMENT,
-                                "the loss must be the output of the graph's last operation: a cross-entropy, alone "
-                                "or with its head, or a stage of one's own that hands nothing on");
+                                "the loss must be the output of the graph's last operation: a cross-entropy, alone or "
+                                "with its head, or a custom stage without an output");
     }
     for (int l = 0; graph->precision == CAR_PRECISION_BF16 && l < graph->op_count; l++) {
         if (graph->ops[l].kind == CAR_OP_STAGE || graph->ops[l].kind == CAR_OP_CARRY) {
             return car_context_fail(graph->context, CAR_ERROR_UNSUPPORTED,
-                                    "%s (%s) has no bf16 kernel: stages of one's own compute in fp32 or fp64",
+                                    "%s (%s) has no bf16 kernel: custom stages compute in fp32 or fp64",
                                     graph->ops[l].name, car_op_kind_text(graph->ops[l].kind));
         }
     }
@@ -250,7 +250,7 @@ int car_graph_add_param(car_graph *graph, const char *name, car_shape shape, car
         return CAR_NONE;
     }
     if (!shape_is_sane(shape)) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "parameter %s has an impossible shape", name);
+        return car_graph_fail(graph, CAR_ERROR_SHAPE, "parameter %s has an invalid shape", name);
     }
     if (car_graph_find_param(graph, name) != CAR_NONE) {
         return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "there are two parameters named %s", name);

@@ -13,7 +13,7 @@ bool car_graph_check_input(car_graph *graph, const char *name, int x, int rank, 
         return false;
     }
     if (!name) {
-        car_graph_fail(graph, CAR_ERROR_ARGUMENT, "an operation has no name: it is NULL");
+        car_graph_fail(graph, CAR_ERROR_ARGUMENT, "the name of an operation is NULL");
         return false;
     }
     if (x < 0 || x >= graph->tensor_count) {
@@ -22,7 +22,7 @@ bool car_graph_check_input(car_graph *graph, const char *name, int x, int rank, 
     }
     const car_tensor *tensor = &graph->tensors[x];
     if (rank != 0 && tensor->shape.rank != rank) {
-        car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: its input %s has %d dimensions where %d are wanted", name,
+        car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: its input %s has %d dimensions, but %d are needed", name,
                        tensor->name, tensor->shape.rank, rank);
         return false;
     }
@@ -58,8 +58,10 @@ static int64_t window_count(int64_t size, int kernel, int stride, int pad) {
 static bool window_output(car_graph *graph, const char *name, int x, const car_pool_config *window, car_shape *out) {
     const car_shape in = graph->tensors[x].shape;
     if (window->kernel < 1 || window->stride < 1 || window->pad < 0 || window->pad >= window->kernel) {
-        car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: kernel %d, stride %d, padding %d make no window", name,
-                       window->kernel, window->stride, window->pad);
+        car_graph_fail(graph, CAR_ERROR_ARGUMENT,
+                       "%s: kernel %d, stride %d and padding %d are not a valid window; kernel and stride must be at "
+                       "least 1, and the padding smaller than the kernel",
+                       name, window->kernel, window->stride, window->pad);
         return false;
     }
     *out = in;
@@ -82,7 +84,8 @@ int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_con
         return CAR_NONE;
     }
     if (config->out_channels < 1) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: %d output channels", name, config->out_channels);
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: invalid number of output channels: %d", name,
+                              config->out_channels);
     }
     int64_t in_channels = graph->tensors[x].shape.dim[1];
     double fan_in = (double)in_channels * config->kernel * config->kernel;
@@ -148,10 +151,11 @@ int car_graph_maxpool(car_graph *graph, const char *name, int x, const car_pool_
         return CAR_NONE;
     }
     if (config->pad > config->kernel / 2) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: padding of more than half the window", name);
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: the padding must be at most half the window", name);
     }
     if (config->kernel > 16) {
-        return car_graph_fail(graph, CAR_ERROR_UNSUPPORTED, "%s: a window of more than 16 x 16 pixels", name);
+        return car_graph_fail(graph, CAR_ERROR_UNSUPPORTED, "%s: windows of more than 16 x 16 pixels are not supported",
+                              name);
     }
     car_op op = {.kind = CAR_OP_MAXPOOL, .name = name, .input_count = 1, .inputs = {x}};
     op.config.pool = *config;
@@ -190,8 +194,9 @@ int car_graph_shortcut(car_graph *graph, const char *name, int x, int out_channe
     }
     car_shape out = graph->tensors[x].shape;
     if (stride < 1 || out_channels < out.dim[1]) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT,
-                              "%s: a shortcut has a stride of at least 1 and no fewer channels", name);
+        return car_graph_fail(
+            graph, CAR_ERROR_ARGUMENT,
+            "%s: a shortcut needs a stride of at least 1, and at least as many output channels as its input has", name);
     }
     out.dim[1] = out_channels;
     out.dim[2] = (out.dim[2] - 1) / stride + 1;

@@ -53,7 +53,7 @@ int car_graph_gelu(car_graph *graph, const char *name, int x, bool tanh) {
 int car_graph_dropout(car_graph *graph, const char *name, int x, double p) {
     CAR_GRAPH_REQUIRE(graph, name);
     if (!(p >= 0 && p < 1)) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: dropout of %g; it must be at least 0 and less than 1",
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: dropout is %g, but must be at least 0 and less than 1",
                               name, p);
     }
     car_op op = {.kind = CAR_OP_DROPOUT, .name = name};
@@ -67,7 +67,7 @@ int car_graph_add(car_graph *graph, const char *name, int a, int b) {
         return CAR_NONE;
     }
     if (a == b) {
-        return car_graph_fail(graph, CAR_ERROR_UNSUPPORTED, "%s: a tensor added to itself", name);
+        return car_graph_fail(graph, CAR_ERROR_UNSUPPORTED, "%s: adding a tensor to itself is not supported", name);
     }
     car_shape shape = graph->tensors[a].shape;
     car_op op = {.kind = CAR_OP_ADD, .name = name, .input_count = 2, .inputs = {a, b}};
@@ -111,7 +111,7 @@ static int linear_weight(car_graph *graph, const char *name, const car_linear_co
     const car_param *tied = &graph->params[config->tied];
     if (config->in_by_out || tied->shape.rank != 2 || tied->shape.dim[0] != config->out_features ||
         tied->shape.dim[1] != in) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: the parameter %s it is tied to has another shape", name,
+        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: the parameter %s that it is tied to has another shape", name,
                               tied->name);
     }
     return config->tied;
@@ -124,10 +124,10 @@ int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear
     }
     car_shape shape = graph->tensors[x].shape;
     if (shape.rank < 2 || shape.rank > 3 || config->out_features < 1) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE,
-                              "%s: wants rows of features, [batch, features] or [batch, tokens, "
-                              "features], and at least one output",
-                              name);
+        return car_graph_fail(
+            graph, CAR_ERROR_SHAPE,
+            "%s: needs an input of shape [batch, features] or [batch, tokens, features], and at least one output",
+            name);
     }
     int64_t in = last_dim(shape);
     car_init init = {CAR_INIT_UNIFORM, 1.0 / sqrt((double)in)};
@@ -151,7 +151,9 @@ int car_graph_layernorm(car_graph *graph, const char *name, int x, double eps) {
     }
     car_shape shape = graph->tensors[x].shape;
     if (shape.rank < 2 || shape.rank > 3 || !(eps > 0)) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: wants rows of features and a positive eps", name);
+        return car_graph_fail(
+            graph, CAR_ERROR_SHAPE,
+            "%s: needs an input of shape [batch, features] or [batch, tokens, features], and a positive eps", name);
     }
     int64_t width = last_dim(shape);
     car_op op = {.kind = CAR_OP_LAYERNORM, .name = name, .input_count = 1, .inputs = {x}, .saves_input = {true}};
@@ -174,8 +176,9 @@ int car_graph_attention(car_graph *graph, const char *name, int x, int heads, bo
     car_shape shape = graph->tensors[x].shape;
     int64_t tokens = shape.dim[1], width = shape.dim[2] / 3;
     if (heads < 1 || shape.dim[2] % 3 != 0 || width % heads != 0) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld features are not queries, keys and values of %d heads",
-                              name, (long long)shape.dim[2], heads);
+        return car_graph_fail(graph, CAR_ERROR_SHAPE,
+                              "%s: %lld features cannot be divided into queries, keys and values of %d heads", name,
+                              (long long)shape.dim[2], heads);
     }
     /* Backward recomputes the scores from x and the saved log-sum-exp of each row: T x T is never stored. */
     car_op op = {.kind = CAR_OP_ATTENTION,
@@ -201,8 +204,10 @@ int car_graph_embedding(car_graph *graph, const char *token_name, const char *po
     }
     car_shape in = graph->tensors[tokens].shape;
     if (vocabulary < 1 || width < 1 || positions < in.dim[1]) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: %lld tokens need as many positions, there are %d",
-                              token_name, (long long)in.dim[1], positions);
+        return car_graph_fail(
+            graph, CAR_ERROR_ARGUMENT,
+            "%s: %lld tokens need as many positions, but there are %d; vocabulary and width must be at least 1",
+            token_name, (long long)in.dim[1], positions);
     }
     car_op op = {
         .kind = CAR_OP_EMBEDDING, .name = token_name, .input_count = 1, .inputs = {tokens}, .saves_input = {true}};
@@ -241,7 +246,7 @@ int car_graph_select_token(car_graph *graph, const char *name, int x, int index)
     }
     car_shape in = graph->tensors[x].shape;
     if (index < 0 || index >= in.dim[1]) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: there is no token %d of %lld", name, index,
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: there is no token %d; the input has %lld", name, index,
                               (long long)in.dim[1]);
     }
     car_op op = {.kind = CAR_OP_SELECT_TOKEN, .name = name, .input_count = 1, .inputs = {x}};
@@ -260,7 +265,7 @@ static bool check_loss(car_graph *graph, const char *name, int x, int labels, do
     int64_t rows = car_shape_elements(shape) / last_dim(shape);
     if (shape.rank < 2 || shape.rank > 3 || graph->tensors[labels].shape.rank > 2 ||
         car_shape_elements(graph->tensors[labels].shape) != rows) {
-        car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld rows of logits want as many labels, there are %lld", name,
+        car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: %lld rows of logits need as many labels, but there are %lld", name,
                        (long long)rows, (long long)car_shape_elements(graph->tensors[labels].shape));
         return false;
     }
@@ -298,7 +303,7 @@ int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, i
     int64_t width = last_dim(graph->tensors[x].shape), rows = car_shape_elements(graph->tensors[x].shape) / width;
     car_linear_config linear = {.out_features = classes, .tied = tied};
     if (classes < 1) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: wants at least one class", name);
+        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: needs at least one class", name);
     }
     car_op op = {
         .kind = CAR_OP_HEAD_LOSS, .name = name, .input_count = 2, .inputs = {x, labels}, .saves_input = {true, true}};

@@ -40,17 +40,18 @@ static bool check_class(car_graph *graph, const char *name, const car_stage_clas
         return refuse(graph, name, "its class needs a forward and a backward");
     }
     if (stage->rebuilt_bytes > 0 && !stage->recompute) {
-        return refuse(graph, name, "its class has rebuilt_bytes and no recompute that writes them");
+        return refuse(graph, name, "its class has rebuilt_bytes but no recompute function that writes them");
     }
     if (stage->segments < 0 || (stage->segments > 1 && !stage->recompute)) {
-        return refuse(graph, name, "a backward in segments needs a recompute, and at least 1 segment");
+        return refuse(graph, name,
+                      "a backward in segments needs a recompute function, and segments must not be negative");
     }
     if (stage->dtype != CAR_F32 && stage->dtype != CAR_F64) {
         return refuse(graph, name, "its parameters must be of type CAR_F32 or CAR_F64");
     }
     if (stage->param_count < 0 || !(stage->forward_cost >= 0 && isfinite(stage->forward_cost)) ||
         !(stage->backward_cost >= 0 && isfinite(stage->backward_cost))) {
-        return refuse(graph, name, "its number of parameters and its costs must be finite and not negative");
+        return refuse(graph, name, "its param_count and costs must be finite and not negative");
     }
     if (!is_possible(stage)) {
         return refuse(graph, name, "a size of its class is above 2^48 bytes: was it computed from a negative number?");
@@ -61,7 +62,7 @@ static bool check_class(car_graph *graph, const char *name, const car_stage_clas
     }
     size_t bytes = (size_t)car_shape_elements(shape) * sizeof(float);
     if (shape.rank > 0 && bytes != stage->output_bytes) {
-        car_graph_fail(graph, CAR_ERROR_SHAPE, "stage %s: its output_shape has %zu bytes, its output_bytes are %zu",
+        car_graph_fail(graph, CAR_ERROR_SHAPE, "stage %s: its output_shape has %zu bytes, but its output_bytes is %zu",
                        name, bytes, stage->output_bytes);
         return false;
     }
@@ -71,7 +72,7 @@ static bool check_class(car_graph *graph, const char *name, const car_stage_clas
 /* Images are stored in blocks of channels, which a stage could not read. */
 static bool check_state(car_graph *graph, const char *name, const car_stage_class *stage, int input) {
     if (input == CAR_NONE && stage->input_bytes > 0) {
-        return refuse(graph, name, "it takes something in (input_bytes), and its config names no input");
+        return refuse(graph, name, "it has input_bytes, but its config names no input");
     }
     if (input == CAR_NONE) {
         return true;
@@ -81,11 +82,11 @@ static bool check_state(car_graph *graph, const char *name, const car_stage_clas
     }
     const car_tensor *tensor = &graph->tensors[input];
     if (tensor->shape.rank == 4) {
-        return refuse(graph, name, "its input is an image: put car_graph_flatten in front of it");
+        return refuse(graph, name, "its input is an image: put car_graph_flatten before it");
     }
     size_t wanted = tensor->dtype == CAR_U8 ? car_round_up(stage->input_bytes, BYTES) : stage->input_bytes;
     if (tensor->bytes != wanted) {
-        car_graph_fail(graph, CAR_ERROR_SHAPE, "stage %s takes in %zu bytes, and %s hands on %zu", name,
+        car_graph_fail(graph, CAR_ERROR_SHAPE, "stage %s takes an input of %zu bytes, but %s has %zu", name,
                        stage->input_bytes, tensor->name, tensor->bytes);
         return false;
     }
@@ -95,7 +96,8 @@ static bool check_state(car_graph *graph, const char *name, const car_stage_clas
 static bool check_others(car_graph *graph, const char *name, const car_stage_config *config) {
     if (config->carried_count < 0 || config->carried_count > CAR_STAGE_MAX_CARRIED || config->data_count < 0 ||
         config->data_count > CAR_STAGE_MAX_DATA) {
-        car_graph_fail(graph, CAR_ERROR_ARGUMENT, "stage %s: %d carried tensors and %d of data; at most %d and %d",
+        car_graph_fail(graph, CAR_ERROR_ARGUMENT,
+                       "stage %s: it names %d carried tensors and %d data tensors; at most %d and %d are supported",
                        name, config->carried_count, config->data_count, CAR_STAGE_MAX_CARRIED, CAR_STAGE_MAX_DATA);
         return false;
     }
@@ -103,7 +105,7 @@ static bool check_others(car_graph *graph, const char *name, const car_stage_con
         int tensor = config->carried[c];
         int producer = tensor >= 0 && tensor < graph->tensor_count ? graph->tensors[tensor].producer : CAR_NONE;
         if (producer == CAR_NONE || graph->ops[producer].kind != CAR_OP_CARRY) {
-            return refuse(graph, name, "what it names as carried is not a tensor of car_graph_carry");
+            return refuse(graph, name, "one of its carried tensors was not made by car_graph_carry");
         }
         for (int other = 0; other < c; other++) {
             if (config->carried[other] == tensor) {
@@ -114,7 +116,7 @@ static bool check_others(car_graph *graph, const char *name, const car_stage_con
     for (int d = 0; d < config->data_count; d++) {
         int tensor = config->data[d];
         if (tensor < 0 || tensor >= graph->tensor_count || graph->tensors[tensor].producer != CAR_NONE) {
-            return refuse(graph, name, "what it names as data is not an input of the graph (car_graph_input)");
+            return refuse(graph, name, "one of its data tensors is not an input of the graph (car_graph_input)");
         }
         if (graph->tensors[tensor].shape.rank == 4) {
             return refuse(graph, name, "data of rank 4 is stored in blocks of channels: give it rank 1 to 3");
@@ -198,11 +200,11 @@ int car_graph_carry(car_graph *graph, const char *name, car_shape shape, car_dty
     CAR_GRAPH_REQUIRE(graph, graph);
     CAR_GRAPH_REQUIRE(graph, name);
     if (dtype != CAR_F32 && dtype != CAR_F64) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: what is carried must be of type CAR_F32 or CAR_F64",
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: a carried tensor must be of type CAR_F32 or CAR_F64",
                               name);
     }
     if (shape.rank == 4) {
-        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: what is carried must be of rank 1 to 3", name);
+        return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: a carried tensor must be of rank 1 to 3", name);
     }
     car_op op = {.kind = CAR_OP_CARRY, .name = name};
     int param = car_graph_add_param(graph, name, shape, CAR_PARAM_WEIGHT, init);

@@ -244,7 +244,7 @@ car_status car_program_create(const car_graph *graph, const car_program_config *
     *out = NULL;
     if (car_graph_loss(graph) == CAR_NONE || chosen.threads < 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a program wants a finished graph and at least one thread in a kernel");
+                                "a program needs a finished graph and at least one thread per kernel");
     }
     car_kernel_mode mode = car_kernels_enter(chosen.threads);
     CAR_TRY(car_context_allocate(context, 1, sizeof *program, &program));

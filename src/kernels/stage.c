@@ -116,8 +116,8 @@ static car_status lower_guards(const car_stage_io *io, buffer *buffers, int coun
         bool before = is_intact(data - GUARD, GUARD);
         bool behind = is_intact(data + buffer->bytes, GUARD + car_round_up(buffer->bytes, GUARD) - buffer->bytes);
         if (status == CAR_OK && !(before && behind)) {
-            status = car_stage_fail(io, "its %s wrote %s the %zu bytes of %s", call, before ? "behind" : "in front of",
-                                    buffer->bytes, buffer->name);
+            status = car_stage_fail(io, "its %s wrote %s the %zu bytes of %s", call,
+                                    before ? "past the end of" : "before", buffer->bytes, buffer->name);
         }
         memcpy(buffer->real, data, buffer->bytes);
         *buffer->place = buffer->real;
@@ -238,9 +238,10 @@ static car_status prepare(car_kernel *kernel) {
     const car_tensor *state = car_graph_tensor(kernel->graph, op->inputs[0]);
     return state->dtype == CAR_F32
                ? CAR_OK
-               : car_context_fail(kernel->context, CAR_ERROR_UNSUPPORTED,
-                                  "stage %s: %s is read by others too, and of a type that the runtime cannot add",
-                                  op->name, state->name);
+               : car_context_fail(
+                     kernel->context, CAR_ERROR_UNSUPPORTED,
+                     "stage %s: other operations read %s too, but the runtime cannot add gradients of its type",
+                     op->name, state->name);
 }
 
 const car_kernel_class car_stage_kernel = {

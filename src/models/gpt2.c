@@ -17,7 +17,7 @@ static car_status check(car_context *context, const char *name, int positions, c
     car_status status = CAR_OK;
     if (config->seq_len > positions) {
         status = car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                  "model %s: sequence length %d is beyond its context; use 1 to %d", name,
+                                  "model %s: sequence length %d is longer than its context; use 1 to %d", name,
                                   config->seq_len, positions);
         goto done;
     }

@@ -103,8 +103,8 @@ static car_status resolve_field(car_context *context, const car_model_entry *ent
         return CAR_OK;
     }
     if (own == 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "model %s: it has no %s to set (%d was given); leave it out", name, f->text, *value);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "model %s: %s cannot be set (%d was given); leave it out",
+                                name, f->text, *value);
     }
     if (*value < 0 || *value > f->limit) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "model %s: %s %d is out of range; use 1 to %d", name,
@@ -117,16 +117,18 @@ static car_status check_rates(car_context *context, const car_model_entry *entry
     const char *name = entry->info.name;
     /* Written so that NaN fails too. */
     if (!(config->dropout >= 0 && config->dropout < 1)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "model %s: dropout %g is out of range; use 0 to below 1",
-                                name, config->dropout);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "model %s: dropout %g is out of range; use at least 0 and less than 1", name,
+                                config->dropout);
     }
     if (config->dropout > 0 && !entry->takes_dropout) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "model %s: it has no dropout (%g was given); leave it out",
-                                name, config->dropout);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "model %s: dropout is not supported (%g was given); leave it out", name,
+                                config->dropout);
     }
     if (!(config->label_smoothing >= 0 && config->label_smoothing < 1)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "model %s: label smoothing %g is out of range; use 0 to below 1", name,
+                                "model %s: label smoothing %g is out of range; use at least 0 and less than 1", name,
                                 config->label_smoothing);
     }
     return CAR_OK;
@@ -193,10 +195,10 @@ void car_model_init(car_graph *graph, const char *owner, const char *member, car
 
 car_status car_model_check_elements(car_context *context, const char *name, const char *what, double elements) {
     if (elements > 0x1p40) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "model %s: %s would have %.3g elements, which no machine holds; "
-                                "reduce the batch or the model's sizes",
-                                name, what, elements);
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "model %s: %s would have %.3g elements, which is too many; reduce the batch or the model's sizes", name,
+            what, elements);
     }
     return CAR_OK;
 }
@@ -204,8 +206,7 @@ car_status car_model_check_elements(car_context *context, const char *name, cons
 car_status car_model_check_heads(car_context *context, const char *name, const car_model_config *config) {
     if (config->width % config->heads != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "model %s: width %d cannot be shared by %d heads; "
-                                "use a width that is a multiple of the heads",
+                                "model %s: width %d is not a multiple of the number of heads, %d; change one of them",
                                 name, config->width, config->heads);
     }
     return CAR_OK;

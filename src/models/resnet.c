@@ -125,12 +125,11 @@ static car_status check(car_context *context, const char *name, const layout *ne
     CAR_TRY(car_model_check_elements(context, name, "the head", widest * config->classes));
     CAR_TRY(car_model_check_elements(context, name, "the logits", (double)config->batch * config->classes));
     if (config->batch * (double)last * last < 2) {
-        status =
-            car_context_fail(context, CAR_ERROR_ARGUMENT,
-                             "model %s: with batch %d and image size %d the last BatchNorm would see a single value "
-                             "per channel, which has no variance; use a batch of at least 2 or an image size of "
-                             "at least %d",
-                             name, config->batch, config->image_size, (1 << (net->stages - 1)) + 1);
+        status = car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "model %s: with batch %d and image size %d the last BatchNorm would get a single value per channel, which "
+            "has no variance; use a batch of at least 2 or an image size of at least %d",
+            name, config->batch, config->image_size, (1 << (net->stages - 1)) + 1);
     }
 done:
     return status;

@@ -20,10 +20,10 @@ static car_status check(car_context *context, const char *name, int patch, const
     int size = config->image_size;
     if (size % patch != 0) {
         int below = size / patch * patch;
-        status = car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                  "model %s: image size %d is not a multiple of its patches' %d pixels; use %d, or "
-                                  "another multiple",
-                                  name, size, patch, below > 0 ? below : patch);
+        status = car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "model %s: image size %d is not a multiple of the patch size, %d; use %d or another multiple", name, size,
+            patch, below > 0 ? below : patch);
         goto done;
     }
     CAR_TRY(car_model_check_heads(context, name, config));

@@ -33,8 +33,9 @@ static car_status check_copies(car_context *context, const car_partition *partit
     bool moves = car_placement_info_of(config->placement)->owned && (rule->spaced || rule->from_file);
     int most = 2 * partition->stage_count;
     if (!moves && (config->zero_copies != 0 || config->zero_ahead != 0)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "zero-copies and zero-ahead are for cdp-v1, cdp-v2 and stagger over placement zero");
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "zero-copies and zero-ahead can only be used with placement zero and rule cdp-v1, cdp-v2 or stagger");
     }
     config->zero_copies = config->zero_copies != 0 || !moves ? config->zero_copies : 2;
     if (moves && config->workers == 1) { /* there is nobody to pass anything on to */
@@ -45,16 +46,18 @@ static car_status check_copies(car_context *context, const car_partition *partit
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "zero-copies %d: it must be 1 or 2", config->zero_copies);
     }
     if (config->zero_copies < 2 && config->zero_ahead != 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "zero-ahead %d: a single copy leaves when it was used; use zero-copies 2",
-                                config->zero_ahead);
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "zero-ahead %d: a single copy of the weights can only be sent on after its use; use zero-copies 2",
+            config->zero_ahead);
     }
     if (config->zero_copies == 2 && config->zero_ahead == 0) {
         config->zero_ahead = most / config->workers;
     }
     if (config->zero_ahead < 0 || config->zero_ahead > most) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "zero-ahead %d: it must be 1 to %d, the slots of a step",
-                                config->zero_ahead, most);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "zero-ahead %d: it must be 1 to %d, the number of slots in a step", config->zero_ahead,
+                                most);
     }
     return CAR_OK;
 }
@@ -72,22 +75,22 @@ static car_status choose_sum_order(car_context *context, car_plan_config *config
     const car_placement_class *placement = car_placement_class_of(config->placement);
     car_sum_order order = config->sum_order;
     if ((unsigned)order > CAR_SUM_ORDER_WORKER) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is no order of sums %d", order);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is no sum order %d", order);
     }
     bool own_first = adds_own_first(config);
     if (config->accumulate > 1 && order == CAR_SUM_ORDER_MICRO_BATCH && own_first) {
-        return car_context_fail(
-            context, CAR_ERROR_ARGUMENT,
-            "rule %s with placement %s adds by worker: its workers run abreast, so each adds its own gradients before "
-            "they meet. Use sum-order worker; or rule %s, whose sum is that of all micro-batches in their order",
-            car_rule_text(config->rule), placement->info.name, placement->info.one_process ? "accumulate" : "stagger");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "rule %s with placement %s cannot add gradients in the order of micro-batches: its "
+                                "workers run side by side, so each first adds up its own; use sum-order worker, or "
+                                "rule %s, which adds all micro-batches in order",
+                                car_rule_text(config->rule), placement->info.name,
+                                placement->info.one_process ? "accumulate" : "stagger");
     }
     if (config->accumulate > 1 && order == CAR_SUM_ORDER_WORKER && placement->roams && !own_first) {
-        return car_context_fail(
-            context, CAR_ERROR_ARGUMENT,
-            "in placement %s a worker's micro-batches change ranks, so their gradients cannot be added "
-            "by worker: use sum-order micro-batch",
-            placement->info.name);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "in placement %s a worker's micro-batches move from rank to rank, so their gradients "
+                                "cannot be added by worker: use sum-order micro-batch",
+                                placement->info.name);
     }
     if (order == CAR_SUM_ORDER_AUTO) {
         order = own_first || placement->sums_by_worker ? CAR_SUM_ORDER_WORKER : CAR_SUM_ORDER_MICRO_BATCH;
@@ -99,44 +102,48 @@ static car_status choose_sum_order(car_context *context, car_plan_config *config
 static car_status check_config(car_context *context, const car_partition *partition, car_plan_config *config) {
     int workers = config->workers;
     if ((unsigned)config->rule > CAR_RULE_CUSTOM || (unsigned)config->placement >= CAR_PLACEMENTS) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there is no rule %d or no placement %d", config->rule,
-                                config->placement);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "invalid rule or placement: rule %d, placement %d",
+                                config->rule, config->placement);
     }
     if (workers < 1 || workers > 1 << 16) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%d workers; there must be 1 to 65536", workers);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there cannot be %d workers; use 1 to 65536", workers);
     }
     if (partition->stage_count % workers != 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "%d stages for %d workers: stages must be a multiple of workers",
-                                partition->stage_count, workers);
+        return car_context_fail(
+            context, CAR_ERROR_ARGUMENT,
+            "cannot plan %d stages for %d workers: the number of stages must be a multiple of the number of workers",
+            partition->stage_count, workers);
     }
     if (config->freshness_slack < 0 || (config->freshness_slack > 0 && !car_rule_info_of(config->rule)->has_slack)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a freshness slack of %d: it must not be negative, and only cdp-v2 has one",
+                                "freshness slack %d: it must not be negative, and only rule cdp-v2 can have one",
                                 config->freshness_slack);
     }
     if (config->piece_bytes < 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "pieces of %lld bytes: it must not be negative",
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "the size of pieces is %lld bytes, but must not be negative",
                                 (long long)config->piece_bytes);
     }
     config->piece_bytes = config->piece_bytes ? config->piece_bytes : car_plan_default_piece_bytes(partition);
     if (config->accumulate < 0 || config->accumulate > most_accumulated ||
         (int64_t)workers * config->accumulate > most_batches) {
-        return car_context_fail(
-            context, CAR_ERROR_ARGUMENT,
-            "%d micro-batches for each of %d workers in a step: there must be 1 to %d, and at most %d in all",
-            config->accumulate, workers, most_accumulated, most_batches);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "each worker takes %d micro-batches per step, with %d workers; use 1 to %d "
+                                "micro-batches per worker, and at most %d in all",
+                                config->accumulate, workers, most_accumulated, most_batches);
     }
     config->accumulate = config->accumulate ? config->accumulate : 1;
     config->threads = config->threads ? config->threads : workers;
     config->ranks = config->ranks ? config->ranks : workers;
     if (config->threads < 1) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%d threads; there must be at least 1", config->threads);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there cannot be %d threads; use at least 1",
+                                config->threads);
     }
     if (config->ranks < 1 || workers % config->ranks != 0 ||
         (config->ranks != workers && !car_placement_info_of(config->placement)->fewer_ranks)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "%d ranks for %d workers: ranks must divide workers, and only replica can have fewer",
+                                "cannot use %d ranks for %d workers: the number of ranks must divide the number of "
+                                "workers, and only placement replica can have fewer ranks than workers",
                                 config->ranks, workers);
     }
     car_status status = check_copies(context, partition, config);
@@ -155,16 +162,15 @@ static car_status check_size(const car_plan *plan, int64_t devices) {
     bool sends = !plan->placement->info.one_process;
     if (devices > INT_MAX) {
         return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
-                                "rule %s over a %s of %lld workers wants %lld devices, and at most %d can be planned: "
-                                "use fewer workers",
+                                "rule %s in placement %s with %lld workers needs %lld devices, but a plan can have at "
+                                "most %d: use fewer workers",
                                 car_rule_text(plan->config.rule), car_placement_text(plan->config.placement),
                                 (long long)workers, (long long)devices, INT_MAX);
     }
     if (sends && CAR_CARGOS * (2 + 2 * bundles * (plan->batches + 2)) > INT_MAX) {
         return car_context_fail(
             plan->context, CAR_ERROR_UNSUPPORTED,
-            "placement %s with %lld workers and %d stages: its messages want more than %d tags; use "
-            "fewer workers or stages",
+            "placement %s with %lld workers and %d stages needs more than %d message tags; use fewer workers or stages",
             car_placement_text(plan->config.placement), (long long)workers, plan->stages, INT_MAX);
     }
     return CAR_OK;
@@ -178,11 +184,10 @@ static car_status check_ties(const car_plan *plan) {
             const car_bundle *x = &partition->bundles[other], *y = &partition->bundles[b];
             if (x->stage == y->stage &&
                 car_plan_stale_workers(plan, x->home) != car_plan_stale_workers(plan, y->home)) {
-                return car_context_fail(
-                    plan->context, CAR_ERROR_UNSUPPORTED,
-                    "stage %d uses parameters of stages %d and %d, which differ in their delay under "
-                    "%s: use fewer stages, or rule cdp-v1 or dp",
-                    x->stage, x->home, y->home, car_rule_text(plan->config.rule));
+                return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
+                                        "stage %d uses parameters of stages %d and %d, which have different delays "
+                                        "under rule %s: use fewer stages, or rule cdp-v1 or dp",
+                                        x->stage, x->home, y->home, car_rule_text(plan->config.rule));
             }
         }
     }
@@ -197,7 +202,7 @@ car_status car_plan_create(car_context *context, const car_partition *partition,
     CAR_REQUIRE(context, out);
     if (config && config->rule == CAR_RULE_CUSTOM) {
         *out = NULL;
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a custom plan comes from a file");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a custom plan must be read from a file (car_plan_read)");
     }
     return car_plan_create_any(context, partition, config, out);
 }

@@ -72,7 +72,7 @@ static car_status read_object(const reader *r, const char *group, const cJSON *o
         const field *f = find_field(fields, count, item->string);
         bool known = f != NULL;
         if (is_repeated(item)) {
-            return refuse(r, group, item->string, "is there twice");
+            return refuse(r, group, item->string, "occurs twice");
         }
         if (f) {
             CAR_TRY(read_number(r, group, f, item));
@@ -80,7 +80,7 @@ static car_status read_object(const reader *r, const char *group, const cJSON *o
             CAR_TRY(other(r, item, &known, out));
         }
         if (!known) {
-            return refuse(r, group, item->string, "is not a field that a cluster has; docs/plan.md lists them");
+            return refuse(r, group, item->string, "is not a field of a cluster; docs/plan.md lists them");
         }
     }
     for (int f = 0; f < count; f++) {
@@ -94,7 +94,7 @@ done:
 
 static car_status read_link(const reader *r, const cJSON *item, car_link *out) {
     const field fields[] = {
-        {"bandwidth", "bytes a second", 1, 1e18, false, true, &out->bandwidth},
+        {"bandwidth", "bytes per second", 1, 1e18, false, true, &out->bandwidth},
         {"latency", "seconds", 0, 10, false, true, &out->latency},
     };
     if (!cJSON_IsObject(item)) {
@@ -110,7 +110,7 @@ static car_status read_other(const reader *r, const cJSON *item, bool *known, ca
     }
     if (strcmp(item->string, "name") == 0) {
         if (!cJSON_IsString(item) || strlen(item->valuestring) >= sizeof out->name) {
-            return refuse(r, "", "name", "must be a text of less than 64 bytes");
+            return refuse(r, "", "name", "must be a string of less than 64 bytes");
         }
         memcpy(out->name, item->valuestring, strlen(item->valuestring) + 1);
         return CAR_OK;
@@ -122,13 +122,16 @@ static car_status read_other(const reader *r, const cJSON *item, bool *known, ca
 /* Checks how the fields fit together. */
 static car_status check(const reader *r, const car_cluster *cluster) {
     if (cluster->between.bandwidth <= 0) {
-        return refuse(r, "", "between", "is missing: the links between nodes");
+        return refuse(r, "", "between", "is missing: it describes the links between nodes");
     }
     if (cluster->devices_per_node > 1 && cluster->inside.bandwidth <= 0) {
-        return refuse(r, "", "inside", "is missing: the links inside of a node with several devices");
+        return refuse(
+            r, "", "inside",
+            "is missing: it describes the links inside a node, which are needed for several devices per node");
     }
     if (cluster->devices_per_node > 1 && cluster->between.latency < cluster->inside.latency) {
-        return refuse(r, "between", "latency", "is from device to device, so not less than \"inside.latency\"");
+        return refuse(r, "between", "latency",
+                      "is the latency from device to device, so it cannot be less than \"inside.latency\"");
     }
     return CAR_OK;
 }
@@ -139,18 +142,19 @@ car_status car_cluster_parse(car_context *context, const char *origin, const cha
     car_cluster cluster = {0};
     double devices = 0, per_node = 1;
     const field fields[] = {
-        {"devices", "that there are; leave it out for as many as needed", 1, 1 << 30, true, false, &devices},
-        {"devices_per_node", "1 if left out", 1, 1 << 16, true, false, &per_node},
-        {"flops", "a second, of one device", 1, 1e21, false, true, &cluster.flops},
-        {"bf16_flops", "a second, of one device in bf16", 1, 1e21, false, false, &cluster.bf16_flops},
-        {"memory", "bytes of one device", 1, 1e18, false, false, &cluster.memory},
+        {"devices", "the number of devices; if left out, as many as needed", 1, 1 << 30, true, false, &devices},
+        {"devices_per_node", "if left out, 1", 1, 1 << 16, true, false, &per_node},
+        {"flops", "per second, of one device", 1, 1e21, false, true, &cluster.flops},
+        {"bf16_flops", "per second, of one device in bf16", 1, 1e21, false, false, &cluster.bf16_flops},
+        {"memory", "bytes per device", 1, 1e18, false, false, &cluster.memory},
     };
     car_status status = CAR_OK;
     cJSON *root = cJSON_ParseWithLength(text, length);
     *out = (car_cluster){0};
     if (!cJSON_IsObject(root)) {
-        status = car_context_fail(context, CAR_ERROR_FORMAT,
-                                  "%s: not a JSON object that describes a cluster; docs/plan.md has one", origin);
+        status =
+            car_context_fail(context, CAR_ERROR_FORMAT,
+                             "%s: not a JSON object that describes a cluster; docs/plan.md has an example", origin);
         goto done;
     }
     CAR_TRY(read_object(&r, "", root, fields, (int)(sizeof fields / sizeof fields[0]), read_other, &cluster));
@@ -176,8 +180,8 @@ car_status car_cluster_load(car_context *context, const char *path, car_cluster 
     *out = (car_cluster){0};
     CAR_TRY(car_mapped_open(context, path, &file));
     if (file.size > MOST_BYTES) {
-        status = car_context_fail(context, CAR_ERROR_FORMAT, "%s: %zu bytes are too many for a cluster's description",
-                                  path, file.size);
+        status = car_context_fail(context, CAR_ERROR_FORMAT,
+                                  "%s: too large for the description of a cluster, with %zu bytes", path, file.size);
         goto done;
     }
     CAR_TRY(car_cluster_parse(context, path, file.data ? (const char *)file.data : "", file.size, out));

@@ -59,20 +59,21 @@ car_status car_costs_check(const car_graph *graph, const car_costs *costs, car_s
     car_context *context = car_graph_context(graph);
     double forward = 0, backward = 0;
     if (costs->count != car_graph_op_count(graph)) {
-        return car_context_fail(context, code, "%s: they are of %d operations, the graph has %d", origin, costs->count,
-                                car_graph_op_count(graph));
+        return car_context_fail(context, code, "%s: there are costs of %d operations, but the graph has %d", origin,
+                                costs->count, car_graph_op_count(graph));
     }
     for (int l = 0; l < costs->count; l++) {
         if (!(costs->forward[l] >= 0 && costs->backward[l] >= 0)) {
-            return car_context_fail(context, code, "%s: operation %d, %s, costs %g forward and %g backward", origin, l,
-                                    car_graph_op(graph, l)->name, costs->forward[l], costs->backward[l]);
+            return car_context_fail(context, code,
+                                    "%s: operation %d, %s, has a negative or invalid cost: forward %g, backward %g",
+                                    origin, l, car_graph_op(graph, l)->name, costs->forward[l], costs->backward[l]);
         }
         forward += costs->forward[l];
         backward += costs->backward[l];
     }
     if (!(forward > 0) || !isfinite(forward + backward)) {
-        return car_context_fail(context, code, "%s: all forwards together cost %g, all backwards %g", origin, forward,
-                                backward);
+        return car_context_fail(context, code, "%s: the total costs are invalid: forward %g, backward %g", origin,
+                                forward, backward);
     }
     return CAR_OK;
 }
@@ -279,7 +280,7 @@ static car_status read_file(car_context *context, const char *path, char **out, 
         goto done;
     }
     if (info.st_size > max_profile) {
-        status = car_context_fail(context, CAR_ERROR_FORMAT, "%s: %lld bytes are too many for a profile", path,
+        status = car_context_fail(context, CAR_ERROR_FORMAT, "%s: too large for a profile, with %lld bytes", path,
                                   (long long)info.st_size);
         goto done;
     }
@@ -328,7 +329,7 @@ static car_status check_header(const car_graph *graph, const char *path, const c
     if (strcmp(fingerprint->valuestring, own) != 0) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "%s: measured with another model or other sizes (its fingerprint is %s, this model's "
-                                "is %s); measure a profile of this one",
+                                "is %s); measure a profile of this model",
                                 path, fingerprint->valuestring, own);
     }
     return CAR_OK;
@@ -339,7 +340,7 @@ static car_status read_operations(const car_graph *graph, const char *path, cons
     const cJSON *operations = cJSON_GetObjectItemCaseSensitive(root, "operations"), *item = NULL;
     int l = 0;
     if (!cJSON_IsArray(operations) || cJSON_GetArraySize(operations) != costs->count) {
-        return car_context_fail(context, CAR_ERROR_FORMAT, "%s: it does not list the model's %d operations", path,
+        return car_context_fail(context, CAR_ERROR_FORMAT, "%s: does not list the model's %d operations", path,
                                 costs->count);
     }
     cJSON_ArrayForEach(item, operations) {
@@ -350,7 +351,7 @@ static car_status read_operations(const car_graph *graph, const char *path, cons
         if (!cJSON_IsString(name) || strcmp(name->valuestring, wanted) != 0 || !cJSON_IsNumber(forward) ||
             !cJSON_IsNumber(backward)) {
             return car_context_fail(context, CAR_ERROR_FORMAT,
-                                    "%s: its operation %d is not %s with a forward and a backward", path, l, wanted);
+                                    "%s: operation %d should be %s, with a forward and a backward", path, l, wanted);
         }
         costs->forward[l] = forward->valuedouble;
         costs->backward[l] = backward->valuedouble;

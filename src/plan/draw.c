@@ -225,10 +225,10 @@ static void write_notes(car_text *text, const drawing *d) {
     int devices = car_plan_devices(d->plan), shown = d->end_device - d->first_device;
     bool shared = car_placement_info_of(car_plan_config_of(d->plan)->placement)->one_process;
     if (d->columns < car_plan_period(d->plan)) {
-        car_text_add(text, "(cut: %d of %lld slots are shown)\n", d->columns, (long long)car_plan_period(d->plan));
+        car_text_add(text, "(only %d of %lld slots are shown)\n", d->columns, (long long)car_plan_period(d->plan));
     }
     if (shown < devices) {
-        car_text_add(text, "(cut: %d of %d %s are shown)\n", shown, devices, shared ? "workers" : "ranks");
+        car_text_add(text, "(only %d of %d %s are shown)\n", shown, devices, shared ? "workers" : "ranks");
     }
     if (d->marked) {
         char task[CAR_TASK_TEXT];
@@ -238,6 +238,8 @@ static void write_notes(car_text *text, const drawing *d) {
 }
 
 car_status car_plan_draw(const car_plan *plan, int64_t window, int64_t steps, const car_task *marked, char **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     drawing d = {.plan = plan, .context = car_plan_context(plan), .marked = marked};
     d.by_worker = !car_placement_info_of(car_plan_config_of(plan)->placement)->by_stage;
     car_text text = {.context = d.context};

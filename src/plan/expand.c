@@ -190,7 +190,7 @@ car_status car_plan_expand(const car_plan *plan, int device, int64_t window, int
     CAR_REQUIRE(car_plan_context(plan), list);
     list->count = 0;
     if (device < 0 || device >= plan->devices || window < 0) {
-        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d, window %lld in this plan",
+        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "this plan has no device %d or no window %lld",
                                 device, (long long)window);
     }
     return car_plan_expand_slots(plan, device, window * plan->period, (window + 1) * plan->period, steps, list);

@@ -358,7 +358,7 @@ static car_status check_end(const car_machine *m) {
     for (int64_t step = 0; step < m->config.steps - 1; step++) {
         if (m->unfinished[step] > 0) {
             return car_context_fail(m->context, CAR_ERROR_INTERNAL,
-                                    "a simulated run came to a halt: %lld micro-batches of step %lld were not done",
+                                    "a simulated run stopped early: %lld micro-batches of step %lld are unfinished",
                                     (long long)m->unfinished[step], (long long)step);
         }
     }

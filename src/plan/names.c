@@ -29,7 +29,7 @@ car_status car_names_find(car_context *context, const char *what, const char *(*
     car_status status = car_text_finish(&known, &list);
     if (status == CAR_OK) {
         status =
-            car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no %s '%s'; known are: %s", what, name, list);
+            car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "there is no %s '%s'; use one of %s", what, name, list);
     }
     car_context_release_text(context, list);
     return status;
@@ -50,6 +50,9 @@ static const char *mapping_at(int n) {
 }
 
 car_status car_mapping_find(car_context *context, const char *name, car_mapping *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     int found = 0;
     car_status status = car_names_find(context, "mapping", mapping_at, MAPPINGS, name, &found);
     if (status == CAR_OK) {
@@ -67,12 +70,15 @@ static const char *order_at(int n) {
 }
 
 const char *car_sum_order_text(car_sum_order order) {
-    return (unsigned)order <= CAR_SUM_ORDER_WORKER ? orders[order] : "unknown order of sums";
+    return (unsigned)order <= CAR_SUM_ORDER_WORKER ? orders[order] : "unknown sum order";
 }
 
 car_status car_sum_order_find(car_context *context, const char *name, car_sum_order *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     int found = 0;
-    car_status status = car_names_find(context, "order of sums", order_at, CAR_SUM_ORDER_WORKER + 1, name, &found);
+    car_status status = car_names_find(context, "sum order", order_at, CAR_SUM_ORDER_WORKER + 1, name, &found);
     if (status == CAR_OK) {
         *out = (car_sum_order)found;
     }

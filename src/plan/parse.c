@@ -113,7 +113,7 @@ static car_status take_marked(const reader *r, span word, span *p, const char *m
         return bad(r, "in '%.*s' a number is missing after '%c'", quoted(word), word.at, marks[mark]);
     }
     if (*out < 0 || *out > most) {
-        return bad(r, "in '%.*s' the %s is %lld, which is not from 0 to %lld", quoted(word), word.at, what,
+        return bad(r, "in '%.*s' the %s is %lld, but must be from 0 to %lld", quoted(word), word.at, what,
                    (long long)*out, (long long)most);
     }
     return CAR_OK;
@@ -147,7 +147,7 @@ static car_status take_differences(const reader *r, span word, span *p, car_task
                                                : NULL;
         int64_t value = 0;
         if ((!field && !take_text(p, "step=")) || !take_number(p, &value) || value < INT_MIN || value > INT_MAX) {
-            return bad(r, "in '%.*s' the braces want stage=, bundle=, step= or tag= and a number", quoted(word),
+            return bad(r, "in '%.*s' the braces must have stage=, bundle=, step= or tag= and a number", quoted(word),
                        word.at);
         }
         if (field) {
@@ -182,7 +182,7 @@ static car_status parse_task(const reader *r, span word, int64_t slot, car_task 
     span p = word;
     car_status status = CAR_OK;
     if (!take_letter(&p, kinds, &kind)) {
-        return bad(r, "'%.*s' is not a task, which begins with one of %s", quoted(word), word.at, kinds);
+        return bad(r, "'%.*s' is not a task; a task begins with one of %s", quoted(word), word.at, kinds);
     }
     take_letter(&p, cargos, &cargo);
     *task = (car_task){.kind = (car_task_kind)kind, .cargo = (car_cargo)cargo, .slot = slot};
@@ -201,13 +201,13 @@ static car_status parse_task(const reader *r, span word, int64_t slot, car_task 
     task->step = step != CAR_NONE ? step : count_step(r, task);
     car_task_derive(r->plan, task);
     if (step != CAR_NONE && step != task->step) {
-        return bad(r, "in '%.*s' the step is %lld, but its slot or version says %lld", quoted(word), word.at,
+        return bad(r, "in '%.*s' the step is %lld, but its slot or version belongs to step %lld", quoted(word), word.at,
                    (long long)step, (long long)task->step);
     }
     CAR_TRY(take_differences(r, word, &p, task));
     if (p.at < p.end) {
-        status = bad(r, "in '%.*s' something is wrong from '%.*s' on%s", quoted(word), word.at, quoted(p), p.at,
-                     *p.at == '-' ? ": what a task frees is no longer written" : "");
+        status = bad(r, "in '%.*s' there is an error at '%.*s'%s", quoted(word), word.at, quoted(p), p.at,
+                     *p.at == '-' ? ": plans no longer say what a task frees" : "");
     }
 done:
     return status;
@@ -236,19 +236,20 @@ static car_status parse_header(reader *r) {
             want.at = want.end;
         }
         if (want.end - want.at != have.end - have.at || memcmp(want.at, have.at, (size_t)(want.end - want.at)) != 0) {
-            return bad(r, "'%.*s' where this plan has '%.*s'", quoted(have), have.at, quoted(want), want.at);
+            return bad(r, "the header has '%.*s', but this plan has '%.*s'", quoted(have), have.at, quoted(want),
+                       want.at);
         }
     }
-    return next_word(&line, &have) ? bad(r, "'%.*s' is more than a header has", quoted(have), have.at) : CAR_OK;
+    return next_word(&line, &have) ? bad(r, "'%.*s' does not belong in the header", quoted(have), have.at) : CAR_OK;
 }
 
 static car_status begin_device(reader *r, span line) {
     int64_t device = 0;
     if (!take_number(&line, &device) || line.at < line.end || device < 0 || device >= r->count) {
-        return bad(r, "'device' wants a number from 0 to %d", r->count - 1);
+        return bad(r, "'device' needs a number from 0 to %d", r->count - 1);
     }
     if (r->seen[device]) {
-        return bad(r, "device %lld was there before", (long long)device);
+        return bad(r, "device %lld occurs twice", (long long)device);
     }
     r->seen[device] = true;
     r->device = (int)device;
@@ -264,7 +265,7 @@ static car_status parse_slot(reader *r, span line) {
         return bad(r, "'%.*s' is neither 'device D' nor 'SLOT: TASKS'", quoted(word), word.at);
     }
     if (r->device == CAR_NONE) {
-        return bad(r, "tasks before the first 'device D'");
+        return bad(r, "there are tasks before the first 'device D'");
     }
     if (slot <= r->slot) {
         return bad(r, "slot %lld does not come after slot %lld", (long long)slot, (long long)r->slot);
@@ -293,7 +294,8 @@ typedef struct header_word {
 static car_status take_period(reader *r, span word, span *p, car_plan_header *out) {
     if (!take_number(p, &out->period_begin) || !take(p, ':') || !take_number(p, &out->period_end) ||
         out->period_begin < 0 || out->period_end <= out->period_begin || out->period_end > INT_MAX) {
-        return bad(r, "'%.*s': a period is period=A:B, from slot A to before slot B", quoted(word), word.at);
+        return bad(r, "'%.*s' is not valid: write period=A:B for a period from slot A to the slot before B",
+                   quoted(word), word.at);
     }
     return CAR_OK;
 }
@@ -329,7 +331,7 @@ static car_status take_header_word(reader *r, span word, const header_word *word
             continue;
         }
         if (*seen & 1u << w) {
-            return bad(r, "'%s' stands there twice", words[w].key);
+            return bad(r, "'%s' occurs twice", words[w].key);
         }
         *seen |= 1u << w;
         if (strcmp(words[w].key, "period=") == 0) {
@@ -338,14 +340,13 @@ static car_status take_header_word(reader *r, span word, const header_word *word
             CAR_TRY(take_header_name(r, words[w].key, &p, out));
         } else if (!take_number(&p, words[w].value) || *words[w].value < words[w].least ||
                    *words[w].value > words[w].most) {
-            return bad(r, "'%.*s' wants a number from %lld to %lld", quoted(word), word.at, (long long)words[w].least,
+            return bad(r, "'%.*s' needs a number from %lld to %lld", quoted(word), word.at, (long long)words[w].least,
                        (long long)words[w].most);
         }
-        return p.at < p.end
-                   ? bad(r, "in '%.*s' something is wrong from '%.*s' on", quoted(word), word.at, quoted(p), p.at)
-                   : CAR_OK;
+        return p.at < p.end ? bad(r, "in '%.*s' there is an error at '%.*s'", quoted(word), word.at, quoted(p), p.at)
+                            : CAR_OK;
     }
-    status = bad(r, "'%.*s' is no word of a plan's header", quoted(word), word.at);
+    status = bad(r, "'%.*s' is not known in the header of a plan", quoted(word), word.at);
 done:
     return status;
 }
@@ -385,12 +386,11 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
     car_status status = CAR_OK;
     bool read = next_line(&r, &line);
     if (read && take_text(&line, "carousel-plan 1 ")) {
-        return bad(&r,
-                   "this plan is of an older version; in 'carousel-plan 1' write 2, and leave out what tasks free (-a, "
-                   "-w, -s behind them)");
+        return bad(&r, "this plan has an older version; change 'carousel-plan 1' to 'carousel-plan 2', and remove what "
+                       "tasks free (-a, -w and -s after them)");
     }
     if (!read || !take_text(&line, "carousel-plan 2 ")) {
-        return bad(&r, "a plan begins with 'carousel-plan 2', as 'carousel plan --dump' writes it");
+        return bad(&r, "a plan must begin with 'carousel-plan 2', as written by 'carousel plan --dump'");
     }
     while (next_word(&line, &word)) {
         CAR_TRY(take_header_word(&r, word, words, count, &seen, out));
@@ -401,7 +401,7 @@ car_status car_plan_read_header(car_context *context, const char *name, const ch
         }
     }
     if (out->config.rule != CAR_RULE_CUSTOM && seen >> (count - CUSTOM_WORDS)) {
-        return bad(&r, "period= and max-delay= are of rule=custom");
+        return bad(&r, "period= and max-delay= are only allowed with rule=custom");
     }
     out->config.workers = (int)workers;
     out->config.accumulate = (int)accumulate;
@@ -422,6 +422,9 @@ done:
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 car_status car_plan_parse(const car_plan *plan, const char *text, car_task_list *devices, int count) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), text);
+    CAR_REQUIRE(car_plan_context(plan), devices);
     return car_plan_parse_named(plan, "plan text", text, devices, count);
 }
 
@@ -454,7 +457,7 @@ car_status car_plan_parse_named(const car_plan *plan, const char *name, const ch
     }
     for (int d = 0; d < count; d++) {
         if (!r.seen[d]) {
-            status = bad(&r, "the text ends without device %d", d);
+            status = bad(&r, "device %d is missing", d);
             break;
         }
     }

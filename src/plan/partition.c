@@ -71,21 +71,22 @@ static void cut_by_measure(car_partition *partition, const car_op_facts *facts) 
 static car_status cut_by_list(car_partition *partition, const int *cuts) {
     int operations = car_graph_op_count(partition->graph);
     if (!cuts && partition->stage_count > 1) {
-        return car_context_fail(partition->context, CAR_ERROR_ARGUMENT, "%d stages by cuts need a list of %d cuts",
-                                partition->stage_count, partition->stage_count - 1);
+        return car_context_fail(partition->context, CAR_ERROR_ARGUMENT,
+                                "a partition into %d stages by cuts needs a list of %d cuts", partition->stage_count,
+                                partition->stage_count - 1);
     }
     for (int j = 1; j < partition->stage_count; j++) {
         int cut = cuts[j - 1];
         if (cut < 0 || cut > operations) {
             return car_context_fail(partition->context, CAR_ERROR_ARGUMENT,
-                                    "cut %d is at operation %d; the model has operations 0 to %d, so use 0 to %d", j,
+                                    "cut %d is at operation %d, but the model has operations 0 to %d; use 0 to %d", j,
                                     cut, operations - 1, operations);
         }
         if (cut < partition->stages[j - 1].first) {
-            return car_context_fail(partition->context, CAR_ERROR_ARGUMENT,
-                                    "cut %d is at operation %d, before the one in front of it at %d; give cuts in "
-                                    "ascending order",
-                                    j, cut, partition->stages[j - 1].first);
+            return car_context_fail(
+                partition->context, CAR_ERROR_ARGUMENT,
+                "cut %d is at operation %d, before the previous cut at %d; give cuts in ascending order", j, cut,
+                partition->stages[j - 1].first);
         }
         partition->stages[j].first = cut;
     }
@@ -182,7 +183,7 @@ done:
 
 static car_status check_count(car_context *context, int stages) {
     if (stages < 1 || stages > MAX_STAGES) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a partition into %d stages; use 1 to %d", stages,
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "there cannot be %d stages; use 1 to %d", stages,
                                 MAX_STAGES);
     }
     return CAR_OK;
@@ -339,8 +340,8 @@ car_status car_partition_create_uniform(car_context *context, int stages, double
     car_status status = CAR_OK;
     *out = NULL;
     if (!(ratio >= 0 && ratio <= 1e6)) { /* a backward of zero length is a useful limit to draw; NaN is not */
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a backward of %g times its forward; use a ratio of 0 to 1e6", ratio);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "the ratio of backward to forward is %g; use 0 to 1e6",
+                                ratio);
     }
     CAR_TRY(check_count(context, stages));
     CAR_TRY(create_empty(context, stages, &partition));

@@ -105,7 +105,7 @@ car_status car_plan_count_weights(const car_plan *plan, car_weights_ledger *out)
     *out = (car_weights_ledger){0};
     if (!plan->placement->info.owned || !car_plan_is_spaced(plan)) {
         return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
-                                "weights go from rank to rank under zero, and not under dp");
+                                "copies of weights can only be counted with placement zero, and not with rule dp");
     }
     int windows = (int)car_plan_windows(plan, c.steps) + 2; /* messages sent in the last one may arrive after it */
     c.moments = (size_t)(2 * plan->period * windows + 2);

@@ -123,10 +123,10 @@ car_status car_plan_predict_device_sized(const car_plan *plan, int device, const
     *out = (car_device_prediction){0};
     if (plan->placement->info.one_process || !plan->partition->graph) {
         return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
-                                "what a rank holds is known of a model's plan over ranks");
+                                "the memory of a rank can only be predicted for a model's plan over ranks");
     }
     if (device < 0 || device >= plan->devices) {
-        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d: the plan has %d", device,
+        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "there is no device %d; the plan has %d", device,
                                 plan->devices);
     }
     CAR_TRY(car_predict_device_table(plan, device, steps_of(plan, device), optimizer, out));

@@ -136,6 +136,8 @@ done:
 }
 
 car_status car_plan_print_edges(const car_plan *plan, int64_t steps, char **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     printer p = {.plan = plan, .text = {.context = plan->context}};
     size_t devices = (size_t)plan->devices;
     car_status status = CAR_OK;

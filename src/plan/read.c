@@ -16,8 +16,7 @@ static car_status refuse(const car_plan *plan, const char *name, int device, int
     char has[CAR_TASK_TEXT], wants[CAR_TASK_TEXT];
     return car_plan_fail_at(
         plan, steps, cell,
-        "%s: device %d has %s in slot %lld, where rule %s makes %s in slot %lld; a schedule of your "
-        "own is rule=custom",
+        "%s: device %d has %s in slot %lld, but rule %s has %s in slot %lld; for your own schedule use rule=custom",
         name, device, text_of(plan, file, has), (long long)(file ? file->slot : cell->slot),
         car_rule_text(plan->config.rule), text_of(plan, made, wants), (long long)(made ? made->slot : cell->slot));
 }
@@ -50,9 +49,8 @@ static car_status check_header(const car_plan *plan, const char *name, const car
         header->devices != plan->devices) {
         return car_context_fail(
             plan->context, CAR_ERROR_FORMAT,
-            "%s is for %d stages, %d bundles of parameters and %d devices, and this model has %d, %d "
-            "and %d",
-            name, header->stages, header->bundles, header->devices, plan->stages, plan->partition->bundle_count,
+            "%s is for %d stages, %d bundles of parameters and %d devices, but this model has %d, %d and %d", name,
+            header->stages, header->bundles, header->devices, plan->stages, plan->partition->bundle_count,
             plan->devices);
     }
     return CAR_OK;

@@ -245,8 +245,7 @@ static car_status count_chosen(const chooser *c, const car_recompute_config *con
     }
     if (!(config->share > 0 && config->share <= 1)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "recomputation: a share of %g of the activations; use more "
-                                "than 0 and at most 1",
+                                "recomputation: the share of activations to hold is %g; use more than 0 and at most 1",
                                 config->share);
     }
     while (n < c->count && (double)(n ? c->held[n - 1] : c->all_held) > most) {
@@ -256,13 +255,13 @@ static car_status count_chosen(const chooser *c, const car_recompute_config *con
     double least = (double)(c->count ? c->held[c->count - 1] : c->all_held) / (double)c->all_held;
     if (c->count == 0 && config->share < 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "recomputation: nothing that is held can be made again inside of a stage; leave it "
-                                "out, or cut fewer stages");
+                                "recomputation: no activation can be recomputed inside its stage; turn recomputation "
+                                "off, or use fewer stages");
     }
     if ((double)(n ? c->held[n - 1] : c->all_held) > most) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "recomputation: to hold %.3g of the activations is not possible with these stages; the "
-                                "least is %.3g",
+                                "recomputation: holding only %.3g of the activations is not possible with these "
+                                "stages; the minimum is %.3g",
                                 config->share, least + 0.0005);
     }
     return CAR_OK;

@@ -174,12 +174,11 @@ static car_status check_numbers(const car_plan *plan) {
                 car_task_format(plan, task, text, sizeof text);
                 return car_context_fail(
                     plan->context, CAR_ERROR_FORMAT,
-                    "%s on device %d in slot %lld lacks a micro-batch or a device, or names one that is not "
-                    "there",
+                    "%s on device %d in slot %lld lacks a micro-batch or a device, or names one that does not exist",
                     text, d, (long long)task->slot);
             }
             if (task->slot <= -MOST_SLOTS || task->slot >= MOST_SLOTS) {
-                return refuse(plan, "the plan has a task in slot %lld; there are at most %lld on either side of 0",
+                return refuse(plan, "the plan has a task in slot %lld; slots must be at most %lld away from 0",
                               task->slot, MOST_SLOTS - 1);
             }
         }
@@ -207,16 +206,16 @@ static car_status check_steps(const car_plan *plan) {
             if (task->step >= script->steps) {
                 char text[CAR_TASK_TEXT];
                 car_task_format(plan, task, text, sizeof text);
-                return car_plan_fail_at(
-                    plan, task->step + 1, task,
-                    "the plan's header says steps=%lld, and %s on device %d in slot %lld is one too "
-                    "many: it or one before it is not what it should be",
-                    (long long)script->steps, text, d, (long long)task->slot);
+                return car_plan_fail_at(plan, task->step + 1, task,
+                                        "the plan's header says steps=%lld, but %s on device %d in slot %lld belongs "
+                                        "to a later step: this task or one before it is wrong",
+                                        (long long)script->steps, text, d, (long long)task->slot);
             }
         }
     }
     return script->end == 0 && steps < script->steps
-               ? refuse(plan, "the plan's header says steps=%lld, but it has tasks of %lld", script->steps, steps)
+               ? refuse(plan, "the plan's header says steps=%lld, but the plan has tasks of only %lld steps",
+                        script->steps, steps)
                : CAR_OK;
 }
 
@@ -253,11 +252,10 @@ static car_status refuse_period(car_plan *plan, int64_t forwards) {
     script->begin = script->end = script->repeated = 0;
     CAR_TRY(car_script_find_facts(plan));
     choose_window(plan);
-    status =
-        car_plan_fail_at(plan, INT32_MAX, &first,
-                         "the plan's period has %lld forwards of stage 0, which is no whole number of steps for %d "
-                         "micro-batches",
-                         (long long)forwards, plan->batches);
+    status = car_plan_fail_at(
+        plan, INT32_MAX, &first,
+        "the plan's period has %lld forwards of stage 0, which is not a whole number of steps of %d micro-batches",
+        (long long)forwards, plan->batches);
 done:
     return status;
 }
@@ -328,8 +326,8 @@ static car_status refuse_rest(const car_plan *plan, int device, const char *how,
     char text[CAR_TASK_TEXT];
     car_task_format(plan, task, text, sizeof text);
     return car_plan_fail_at(plan, plan->script->steps, task,
-                            "behind its period the plan is not what the period repeats: device %d %s %s in slot %lld; "
-                            "leave out what comes behind the period, or mend it",
+                            "after its period the plan does not repeat the period: device %d %s %s in slot %lld; "
+                            "remove what comes after the period, or correct it",
                             device, how, text, (long long)task->slot);
 }
 

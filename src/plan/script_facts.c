@@ -200,7 +200,7 @@ static car_status refuse_ways(const walk *w, const car_task *task) {
     car_task_format(w->plan, task, text, sizeof text);
     return car_plan_fail_at(
         w->plan, INT32_MAX, task,
-        "%s adds to the sums of its stage and of a tied parameter, and these do not go the same way", text);
+        "%s adds to the sums of its stage and of a tied parameter, but these sums take different paths", text);
 }
 
 /* All sums of a stage are at the same point, so one of them gives the facts. */

@@ -267,10 +267,10 @@ done:
 enum { MOST_TASKS = 200000 }; /* of a custom plan's text: nobody would edit more */
 
 static car_status fail_too_long(const car_plan *plan) {
-    return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
-                            "a custom plan of this would have more than %d tasks; take fewer workers, stages or "
-                            "micro-batches to begin from",
-                            MOST_TASKS);
+    return car_context_fail(
+        plan->context, CAR_ERROR_UNSUPPORTED,
+        "a custom plan of this size would have more than %d tasks; start from fewer workers, stages or micro-batches",
+        MOST_TASKS);
 }
 
 /* The number of steps after which every device repeats itself. */
@@ -322,16 +322,17 @@ static car_status find_steady(const car_plan *plan, int64_t pattern, int64_t *ou
             return CAR_OK;
         }
     }
-    status =
-        car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
-                         "%s over placement %s with %d workers does not repeat itself within %d steps, so there is "
-                         "no period to write",
-                         car_rule_text(plan->config.rule), plan->placement->info.name, plan->config.workers, LATEST);
+    status = car_context_fail(
+        plan->context, CAR_ERROR_UNSUPPORTED,
+        "rule %s in placement %s with %d workers does not repeat within %d steps, so it has no period to write",
+        car_rule_text(plan->config.rule), plan->placement->info.name, plan->config.workers, LATEST);
 done:
     return status;
 }
 
 car_status car_plan_print_custom(const car_plan *plan, char **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     car_text text = {.context = car_plan_context(plan)};
     car_plan custom = *plan; /* a copy marked as custom, so that the text includes what follows from the clock */
     car_task_list list = {0};
@@ -340,10 +341,10 @@ car_status car_plan_print_custom(const car_plan *plan, char **out) {
     car_status status = CAR_OK;
     *out = NULL;
     if (car_plan_reduces(plan) || plan->script) {
-        return car_context_fail(plan->context, CAR_ERROR_UNSUPPORTED,
-                                "%s over placement %s is no schedule to begin from: %s",
-                                car_rule_text(plan->config.rule), plan->placement->info.name,
-                                plan->script ? "it is one's own already" : "a custom plan has no collectives");
+        return car_context_fail(
+            plan->context, CAR_ERROR_UNSUPPORTED, "rule %s in placement %s cannot be the start of a custom plan: %s",
+            car_rule_text(plan->config.rule), plan->placement->info.name,
+            plan->script ? "it is already a custom plan" : "it uses collectives, which a custom plan cannot have");
     }
     custom.config.rule = CAR_RULE_CUSTOM;
     custom.config.freshness_slack = 0;

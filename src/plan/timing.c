@@ -56,9 +56,10 @@ int64_t car_plan_timed_steps(const car_plan *plan) {
 
 static car_status prepare(const car_plan *plan, const car_cluster *cluster, double compute, car_machine_config *out) {
     if (plan->placement->info.one_process || !(compute > 0) || !isfinite(compute)) {
-        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT, "the time over a network: %s",
-                                compute > 0 ? "placement shared has none; use replica, zero, pipeline or grid"
-                                            : "a step's computing must take more than 0 seconds");
+        return car_context_fail(plan->context, CAR_ERROR_ARGUMENT,
+                                "cannot predict the time of a step over a network: %s",
+                                compute > 0 ? "placement shared uses none; use replica, zero, pipeline or grid"
+                                            : "the computing time of a step must be above 0 seconds");
     }
     double bucket = parts_in_latency * ranks_of_ring(plan) * cluster->between.latency * cluster->between.bandwidth;
     *out = (car_machine_config){.steps = car_plan_timed_steps(plan),

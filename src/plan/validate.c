@@ -89,7 +89,7 @@ static car_status load_device(car_validation *v, const car_task_source *source, 
         v->first[device + 1] = v->count;
         for (int n = v->count - list->count; n < v->count; n++) {
             if (!lies_in(v, v->tasks[n].slot, window)) {
-                CAR_TRY(car_validate_fail(v, n, "slot outside of window %lld", (long long)window));
+                CAR_TRY(car_validate_fail(v, n, "its slot is outside window %lld", (long long)window));
             }
         }
     }
@@ -255,11 +255,11 @@ car_status car_plan_validate_tasks(car_plan *plan, int64_t steps, const car_task
     car_validation v = car_validate_begin(plan, steps, source);
     car_status status = CAR_OK;
     if (steps < 1) {
-        return car_context_fail(v.context, CAR_ERROR_ARGUMENT, "a run of %lld steps has nothing to validate",
+        return car_context_fail(v.context, CAR_ERROR_ARGUMENT, "cannot validate a run of %lld steps; use at least 1",
                                 (long long)steps);
     }
     if (v.devices != expected_devices(&v)) {
-        return car_validate_fail(&v, CAR_NONE, "%d devices instead of %d", v.devices, expected_devices(&v));
+        return car_validate_fail(&v, CAR_NONE, "it has %d devices instead of %d", v.devices, expected_devices(&v));
     }
     CAR_TRY(car_validate_open(&v));
     CAR_TRY(car_context_allocate(v.context, compute_count(&v), sizeof *v.computes, &v.computes));

@@ -52,7 +52,9 @@ static car_status hold(replay *r, int index, int change) {
     int *alive = &r->alive[local_stage(v, index)];
     *alive += change;
     return *alive > most
-               ? car_validate_fail(v, index, "holds the activations of %d micro-batches, room is for %d", *alive, most)
+               ? car_validate_fail(v, index,
+                                   "the device holds the activations of %d micro-batches, but has room for %d", *alive,
+                                   most)
                : CAR_OK;
 }
 
@@ -92,13 +94,13 @@ static car_status message(replay *r, int index) {
     int event = sends ? (up ? SENT_UP : SENT_DOWN) : (up ? ARRIVED_UP : ARRIVED_DOWN);
     if (v->device_of[index] != car_validate_device(v, task->step, task->micro_batch, sends ? source : goal) ||
         task->peer != car_validate_device(v, task->step, task->micro_batch, sends ? goal : source)) {
-        return car_validate_fail(v, index, "goes between the wrong devices");
+        return car_validate_fail(v, index, "it goes between the wrong devices");
     }
     if (sends && !ready) {
-        return car_validate_fail(v, index, "sent before it is made");
+        return car_validate_fail(v, index, "it is sent before it is computed");
     }
     if (*state & event) {
-        return car_validate_fail(v, index, "a second time");
+        return car_validate_fail(v, index, "it happens a second time");
     }
     *state |= (unsigned char)event;
     return CAR_OK;

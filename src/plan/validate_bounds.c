@@ -67,14 +67,14 @@ static car_status check_peer(const car_validation *v, int index) {
     bool across = task->cargo == CAR_CARGO_ACTIVATION || task->cargo == CAR_CARGO_GRADIENT;
     bool collective = v->spread && !across && !(is_tied(v, task) && v->config.placement == CAR_PLACEMENT_GRID);
     if (v->config.placement == CAR_PLACEMENT_SHARED || collective) {
-        return car_validate_fail(v, index, "there are no messages here");
+        return car_validate_fail(v, index, "this rule and placement have no such messages");
     }
     if (v->custom) {
         return CAR_OK; /* who sends activations to whom was checked with the forwards and backwards */
     }
     bool jumps = is_tied(v, task) && task->cargo != CAR_CARGO_PARTIAL;
     if (!jumps && !is_neighbour(v, task, v->device_of[index])) {
-        return car_validate_fail(v, index, "goes to no neighbour");
+        return car_validate_fail(v, index, "it does not go to a neighbour");
     }
     return CAR_OK;
 }
@@ -122,8 +122,9 @@ static car_status check_count(const car_validation *v, slot s, int index) {
         total += counts && other->kind == CAR_TASK_SEND && !is_tied(v, other);
     }
     if (zero ? total > most_of_zero(v) : count > (workers > 1 ? workers : 1)) {
-        return car_validate_fail(
-            v, index, zero ? "one message too many in the slot" : "a second message of its kind in the slot");
+        return car_validate_fail(v, index,
+                                 zero ? "there are too many messages in the slot"
+                                      : "there are too many messages of this kind in the slot");
     }
     return CAR_OK;
 }

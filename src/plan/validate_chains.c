@@ -115,7 +115,8 @@ static car_status use(void *held, int index, int bundle, int64_t version) {
                                        (long long)version, home);
     }
     if (c->version != version) {
-        return car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, bundle);
+        return car_validate_fail(v, index, "version %lld of bundle %d is not on this device", (long long)version,
+                                 bundle);
     }
     c->used = true;
     return v->custom ? end_if_said(v, index, bundle, c)
@@ -128,7 +129,7 @@ static car_status check_time(const car_validation *v, int index, int64_t n, bool
     const car_task *task = &v->tasks[index];
     int64_t used = slot_of(v, n, task->stage, task->cargo == CAR_CARGO_BACKWARD_WEIGHTS);
     bool early = used - task->slot > v->config.zero_ahead && !(kept && task->kind == CAR_TASK_SEND);
-    return early ? car_validate_fail(v, index, "goes %lld slots before it is used in slot %lld; %d are allowed",
+    return early ? car_validate_fail(v, index, "it is sent %lld slots before its use in slot %lld; %d are allowed",
                                      (long long)(used - task->slot), (long long)used, v->config.zero_ahead)
                  : CAR_OK;
 }
@@ -137,8 +138,9 @@ static car_status check_time(const car_validation *v, int index, int64_t n, bool
 static car_status check_worker(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     int receiver = task->kind == CAR_TASK_SEND ? task->peer : v->device_of[index];
-    return receiver == task->micro_batch % v->workers ? CAR_OK
-                                                      : car_validate_fail(v, index, "a copy for another rank's worker");
+    return receiver == task->micro_batch % v->workers
+               ? CAR_OK
+               : car_validate_fail(v, index, "this copy is for a worker of another rank");
 }
 
 /* A custom plan: sends the received copy if it was not sent yet, otherwise the kept version. */
@@ -151,8 +153,9 @@ static car_status send_any(replay *r, int index) {
         c->sent = true;
         return end_if_said(v, index, task->bundle, c);
     }
-    return keeps(r, device, home, task->version) ? check_kept(v, index, home, task->version)
-                                                 : car_validate_fail(v, index, "sends weights that are not here");
+    return keeps(r, device, home, task->version)
+               ? check_kept(v, index, home, task->version)
+               : car_validate_fail(v, index, "it sends weights that are not on this device");
 }
 
 static car_status send_by_rule(replay *r, int index) {
@@ -164,10 +167,11 @@ static car_status send_by_rule(replay *r, int index) {
     int from = n == first ? car_validate_owner(v, home) : (int)((n - 1) % v->workers);
     copy *c = &at(r, device, task->bundle)->copies[task->cargo == CAR_CARGO_BACKWARD_WEIGHTS];
     if (device != from) {
-        return car_validate_fail(v, index, "micro-batch %d gets this copy from device %d", task->micro_batch, from);
+        return car_validate_fail(v, index, "micro-batch %d should get this copy from device %d", task->micro_batch,
+                                 from);
     }
     if (kept ? !keeps(r, device, home, task->version) : c->version != task->version || c->sent) {
-        return car_validate_fail(v, index, "sends weights that are not here");
+        return car_validate_fail(v, index, "it sends weights that are not on this device");
     }
     c->sent = c->sent || !kept;
     car_status status = kept ? check_kept(v, index, home, task->version) : end_if_over(v, index, task->bundle, c, true);
@@ -196,7 +200,7 @@ static car_status receive(void *held, int index) {
     int64_t n = v->custom ? 0 : car_validate_weights_user(v, task);
     if (!v->custom && (car_validate_version(v, n / v->batches, task->micro_batch, home) != task->version ||
                        car_validate_uses_kept(v, n, task->version, home))) {
-        return car_validate_fail(v, index, "nobody here uses this copy");
+        return car_validate_fail(v, index, "nothing on this device uses this copy");
     }
     if (c->version != NOTHING) {
         return car_validate_fail(v, index, "version %lld of bundle %d was never freed", (long long)c->version,
@@ -213,7 +217,7 @@ static car_status update(void *held, int index) {
     const car_task *task = &v->tasks[index];
     int64_t *kept = at(r, v->device_of[index], task->bundle)->kept;
     if (kept[(task->version - 1) % KEPT] != task->version - 1) {
-        return car_validate_fail(v, index, "version %lld, from which it is made, is not here",
+        return car_validate_fail(v, index, "version %lld, from which it is made, is not on this device",
                                  (long long)task->version - 1);
     }
     if (!car_validate_ends(v, index, CAR_RESOURCE_WEIGHTS, task->bundle, task->version - 1)) {

@@ -119,7 +119,7 @@ static car_status meet(walk *w, int rank, int place) {
             other->peer != task->peer || other->slot != task->slot) {
             char text[192];
             car_task_format(v->plan, task, text, sizeof text);
-            return car_validate_fail(v, v->sequence[theirs], "device %d comes to the same collective with %s", rank,
+            return car_validate_fail(v, v->sequence[theirs], "device %d reaches the same collective with %s", rank,
                                      text);
         }
         arrive(w, theirs);
@@ -315,7 +315,8 @@ static void explain(const walk *w, int place, char *text, size_t capacity) {
     } else if (task->kind == CAR_TASK_RECEIVE) {
         snprintf(text, capacity, "device %d, which cannot send it", task->peer);
     } else {
-        snprintf(text, capacity, "%s", car_validate_is_collective(task) ? "others that never come" : "its turn");
+        snprintf(text, capacity, "%s",
+                 car_validate_is_collective(task) ? "devices that never reach this collective" : "its turn");
     }
 }
 

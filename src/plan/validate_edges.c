@@ -12,10 +12,10 @@ static car_status check_edges(const car_validation *v, car_toucher *c, int place
     for (int e = v->edge_first[place]; e < v->edge_first[place + 1]; e++) {
         int other = v->edges[e];
         if (other < v->rank_first[c->rank] || other >= place) {
-            return car_validate_fail(v, v->sequence[place], "deadlock: it waits for itself, or for what comes later");
+            return car_validate_fail(v, v->sequence[place], "deadlock: it waits for itself or for a later task");
         }
         if (c->seen[other] == c->stamp) {
-            return car_validate_fail(v, v->sequence[place], "waits twice for the same task");
+            return car_validate_fail(v, v->sequence[place], "it waits twice for the same task");
         }
         c->seen[other] = c->stamp;
     }

@@ -55,7 +55,8 @@ static car_status join(car_validation *v, int sent, int received) {
         return car_validate_fail(v, sent, "its receiver expects %s", text);
     }
     if (b->slot <= a->slot) {
-        return car_validate_fail(v, received, "received before it can arrive: sent in slot %lld", (long long)a->slot);
+        return car_validate_fail(v, received, "it is received before it can arrive: it is sent in slot %lld",
+                                 (long long)a->slot);
     }
     v->partner[sent] = received;
     v->partner[received] = sent;
@@ -70,8 +71,8 @@ static car_status join_all(car_validation *v, const end *sends, int send_count, 
         if (!paired) {
             /* Both lists are sorted, so the smaller end has no partner. */
             bool lone_send = n >= receive_count || (n < send_count && compare_ends(&sends[n], &receives[n]) < 0);
-            return lone_send ? car_validate_fail(v, sends[n].index, "sent, but never received")
-                             : car_validate_fail(v, receives[n].index, "awaited, but never sent");
+            return lone_send ? car_validate_fail(v, sends[n].index, "it is sent, but never received")
+                             : car_validate_fail(v, receives[n].index, "it is awaited, but never sent");
         }
         CAR_TRY(join(v, sends[n].index, receives[n].index));
     }

@@ -19,21 +19,21 @@ static car_status check_range(const car_validation *v, int index) {
     const car_task *task = &v->tasks[index];
     bool weights = car_cargo_is_weights(task->cargo) || task->kind == CAR_TASK_BROADCAST;
     if ((unsigned)task->kind >= CAR_TASK_KINDS || (unsigned)task->cargo >= CAR_CARGOS) {
-        return car_validate_fail(v, index, "no such kind of task or cargo");
+        return car_validate_fail(v, index, "there is no such kind of task or cargo");
     }
     if (is_message(task) != (task->cargo != CAR_CARGO_NONE)) {
-        return car_validate_fail(v, index, "a message has a cargo, other tasks have none");
+        return car_validate_fail(v, index, "messages must have a cargo, and other tasks must not");
     }
     if (!between(task->micro_batch, names_stage(task) ? 0 : CAR_NONE, v->batches) ||
         !between(task->step, weights ? CAR_NONE : 0, v->steps)) {
-        return car_validate_fail(v, index, "no such micro-batch or step");
+        return car_validate_fail(v, index, "there is no such micro-batch or step");
     }
     if (!between(task->stage, 0, v->stages) || !between(task->bundle, names_stage(task) ? CAR_NONE : 0, v->bundles)) {
-        return car_validate_fail(v, index, "no such stage or bundle");
+        return car_validate_fail(v, index, "there is no such stage or bundle");
     }
     if (!between(task->peer, is_message(task) ? 0 : CAR_NONE, v->devices) ||
         (is_message(task) && task->peer == v->device_of[index])) {
-        return car_validate_fail(v, index, "no such peer");
+        return car_validate_fail(v, index, "there is no such peer");
     }
     bool sum = task->cargo == CAR_CARGO_PARTIAL || task->cargo == CAR_CARGO_FINISHED;
     if (!between(task->piece, 0, sum ? car_validate_pieces(v, task->bundle) : 1)) {
@@ -49,10 +49,10 @@ static car_status check_agreement(const car_validation *v, int index) {
                      car_cargo_is_weights(task->cargo);
     int named = names_stage(task) ? task->stage : v->partition->bundles[task->bundle].stage;
     if (task->stage != named || (car_task_computes(task) && task->bundle != task->stage)) {
-        return car_validate_fail(v, index, "stage %d does not go with bundle %d", task->stage, task->bundle);
+        return car_validate_fail(v, index, "stage %d and bundle %d do not belong together", task->stage, task->bundle);
     }
     if (versioned != (task->version != CAR_NONE) || (versioned && !between(task->version, 0, v->steps + 1))) {
-        return car_validate_fail(v, index, "no such version of weights: %lld", (long long)task->version);
+        return car_validate_fail(v, index, "there is no version %lld of weights", (long long)task->version);
     }
     if ((task->kind == CAR_TASK_UPDATE || car_cargo_is_weights(task->cargo)) && task->step != task->version - 1) {
         return car_validate_fail(v, index, "version %lld is not made by step %lld", (long long)task->version,
@@ -97,11 +97,11 @@ static car_status check_ascending(car_validation *v, int device) {
         bool follows = n > v->first[device] && v->tasks[n].slot == v->tasks[n - 1].slot;
         int before = follows ? v->subslots[n - 1] : CAR_VALIDATE_RECEIVE;
         if (n > v->first[device] && v->tasks[n].slot < v->tasks[n - 1].slot) {
-            return car_validate_fail(v, n, "comes after a task of slot %lld", (long long)v->tasks[n - 1].slot);
+            return car_validate_fail(v, n, "it comes after a task of slot %lld", (long long)v->tasks[n - 1].slot);
         }
         v->subslots[n] = (unsigned char)subslot_of(v, &v->tasks[n], before);
         if (v->subslots[n] < before) {
-            return car_validate_fail(v, n, "comes after what follows it inside of a slot");
+            return car_validate_fail(v, n, "it comes after a task that must follow it in the slot");
         }
     }
     return CAR_OK;
@@ -152,10 +152,10 @@ car_status car_validate_compute_task(const car_validation *v, int index) {
     int device = car_validate_device(v, task->step, task->micro_batch, task->stage);
     int64_t slot = car_validate_slot(v, task->step, task->micro_batch, task->stage, backward);
     if (v->device_of[index] != device) {
-        return car_validate_fail(v, index, "belongs on device %d", device);
+        return car_validate_fail(v, index, "it belongs on device %d", device);
     }
     if (slot != CAR_NONE && task->slot != slot) {
-        return car_validate_fail(v, index, "the clock puts it into slot %lld", (long long)slot);
+        return car_validate_fail(v, index, "it belongs in slot %lld", (long long)slot);
     }
     return CAR_OK;
 }
@@ -165,7 +165,7 @@ static car_status enter(car_validation *v, int index) {
     bool backward = task->kind == CAR_TASK_BACKWARD;
     int *place = &v->computes[car_validate_compute(v, task->step, task->micro_batch, task->stage, backward)];
     if (*place != CAR_NONE) {
-        return car_validate_fail(v, index, "done twice");
+        return car_validate_fail(v, index, "it is done twice");
     }
     *place = index;
     return car_validate_compute_task(v, index);
@@ -184,8 +184,7 @@ static car_status check_micro_batch(const car_validation *v, int64_t step, int m
                                      backward ? "backward" : "forward", stage, micro_batch, (long long)step);
         }
         if (v->tasks[index].slot <= last) {
-            return car_validate_fail(v, index, "not after the task of micro-batch %d that comes before it",
-                                     micro_batch);
+            return car_validate_fail(v, index, "it must come after the previous task of micro-batch %d", micro_batch);
         }
         last = v->tasks[index].slot;
         before = index;
@@ -206,7 +205,8 @@ static car_status check_turns(const car_validation *v, int64_t step, int micro_b
         int begins = v->computes[car_validate_compute(v, step, micro_batch, lowest, false)];
         int ended = v->computes[car_validate_compute(v, before / v->batches, (int)(before % v->batches), lowest, true)];
         if (v->tasks[begins].slot <= v->tasks[ended].slot) {
-            return car_validate_fail(v, begins, "begins before worker %d's micro-batch of step %lld has ended here",
+            return car_validate_fail(v, begins,
+                                     "it begins before worker %d's micro-batch of step %lld has ended on this device",
                                      micro_batch % v->workers, (long long)(before / v->batches));
         }
     }
@@ -222,7 +222,7 @@ static car_status check_conflicts(const car_validation *v) {
             continue;
         }
         if (last != CAR_NONE && v->device_of[last] == v->device_of[n] && v->tasks[last].slot == v->tasks[n].slot) {
-            return car_validate_fail(v, n, "a second task in the slot");
+            return car_validate_fail(v, n, "it is a second computing task in the slot");
         }
         last = n;
     }

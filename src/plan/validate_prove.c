@@ -73,6 +73,7 @@ done:
 
 car_status car_plan_prove(car_plan *plan, car_proof *out) {
     CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), out);
     int64_t cells = (int64_t)car_plan_micro_batches(plan) * car_plan_partition(plan)->stage_count;
     car_status status = CAR_OK;
     *out = (car_proof){.period = period_of(plan)};
@@ -98,23 +99,22 @@ done:
 
 int car_proof_text(const car_proof *proof, char *text, size_t capacity) {
     if (proof->whole) {
-        return snprintf(
-            text, capacity,
-            "Proven on the table of %lld steps, which has all that repeats (%lld %s): order, sums, versions, "
-            "messages, buffers, edges, no deadlock.",
-            (long long)proof->steps, (long long)proof->period, proof->period == 1 ? "step" : "steps");
+        return snprintf(text, capacity,
+                        "Proven on the table of %lld steps, which includes the whole period (%lld %s): order, sums, "
+                        "versions, messages, buffers, edges, no deadlock.",
+                        (long long)proof->steps, (long long)proof->period, proof->period == 1 ? "step" : "steps");
     }
     if (proof->samples == 0) {
-        return snprintf(text, capacity, "Not proven here, for its size; smaller plans of the same kind are.");
+        return snprintf(text, capacity,
+                        "Not proven, because the plan is too large; smaller plans of the same kind are.");
     }
     char first[96] = "";
     if (proof->steps > 0) {
         snprintf(first, sizeof first, "the table of the first %lld steps, and on ", (long long)proof->steps);
     }
-    return snprintf(
-        text, capacity,
-        "Proven on %s%d samples of three windows of a device: slots, versions, messages, edges. Not proven, for "
-        "its size: sums and deadlocks %s.",
-        first, proof->samples,
-        proof->steps > 0 ? "in the rest of a pattern that is long" : "(smaller plans of the same kind are)");
+    return snprintf(text, capacity,
+                    "Proven on %s%d samples of three windows of a device: slots, versions, messages, edges. Not "
+                    "proven, because the plan is too large: sums and deadlocks %s.",
+                    first, proof->samples,
+                    proof->steps > 0 ? "in the rest of its long period" : "(smaller plans of the same kind are)");
 }

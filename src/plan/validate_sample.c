@@ -33,7 +33,7 @@ static car_status check_message(const car_validation *v, int index, car_task_lis
             }
         }
     }
-    status = car_validate_fail(v, index, "its other end is not there");
+    status = car_validate_fail(v, index, "its counterpart on the other device is missing");
 done:
     return status;
 }

@@ -48,10 +48,11 @@ static sum *find(const replay *r, int device, int bundle, int64_t step) {
 static car_status begin(replay *r, int index, int bundle, sum begun) {
     int64_t row = car_validate_row(r->v, r->v->device_of[index], bundle);
     if (row == CAR_NONE) {
-        return car_validate_fail(r->v, index, "bundle %d has nothing to do with this device", bundle);
+        return car_validate_fail(r->v, index, "bundle %d is not used on this device", bundle);
     }
     if (find(r, r->v->device_of[index], bundle, begun.step)) {
-        return car_validate_fail(r->v, index, "a second sum of bundle %d for step %lld", bundle, (long long)begun.step);
+        return car_validate_fail(r->v, index, "there is already a sum of bundle %d for step %lld", bundle,
+                                 (long long)begun.step);
     }
     for (int n = 0; n < CAR_VALIDATE_SUMS; n++) {
         sum *s = &r->sums[row * CAR_VALIDATE_SUMS + n];
@@ -60,7 +61,7 @@ static car_status begin(replay *r, int index, int bundle, sum begun) {
             return CAR_OK;
         }
     }
-    return car_validate_fail(r->v, index, "too many sums of bundle %d on the device", bundle);
+    return car_validate_fail(r->v, index, "there are too many sums of bundle %d on the device", bundle);
 }
 
 /* ---- adding ------------------------------------------------------------------------------------- */
@@ -78,18 +79,23 @@ static car_status add_own(replay *r, int index, int bundle) {
     int M = v->config.accumulate, i = task->micro_batch % v->workers, round = task->micro_batch / v->workers;
     sum *own = &r->own[bundle * v->workers + i], *s = find(r, v->device_of[index], bundle, task->step);
     if (own->added != round || (round > 0 && own->step != task->step)) {
-        return car_validate_fail(v, index, "finds %d of its worker's own added to bundle %d", own->added, bundle);
+        return car_validate_fail(
+            v, index, "%d micro-batches are in its worker's own sum of bundle %d, which is not the right number",
+            own->added, bundle);
     }
     if (car_validate_ends(v, index, CAR_RESOURCE_OWN, bundle, task->step) != (round + 1 == M)) {
-        return car_validate_fail(v, index, "its worker's own sum of bundle %d ends where it joins that over all",
-                                 bundle);
+        return car_validate_fail(
+            v, index, "its worker's own sum of bundle %d must end where it is added to the sum over all workers",
+            bundle);
     }
     *own = (sum){.step = task->step, .added = round + 1};
     if (round + 1 < M) {
         return CAR_OK;
     }
     if (!s || s->added != M * i) {
-        return car_validate_fail(v, index, "joins a sum over %d micro-batches of bundle %d", s ? s->added : 0, bundle);
+        return car_validate_fail(v, index,
+                                 "it adds to a sum over %d micro-batches of bundle %d, which is not the right number",
+                                 s ? s->added : 0, bundle);
     }
     *own = (sum){0};
     s->added += M;
@@ -107,7 +113,7 @@ static car_status add_gradient(replay *r, int index, int bundle) {
     const car_task *task = &v->tasks[index];
     sum *s = find(r, v->device_of[index], bundle, task->step);
     if (ends_sum(r, index, bundle)) {
-        return car_validate_fail(v, index, "frees the sum of bundle %d that it adds to", bundle);
+        return car_validate_fail(v, index, "it frees the sum of bundle %d that it adds to", bundle);
     }
     if (in_ring_order(v) && v->by_worker && task->micro_batch % v->workers > 0) {
         return add_own(r, index, bundle);
@@ -116,10 +122,14 @@ static car_status add_gradient(replay *r, int index, int bundle) {
         int before = v->by_worker ? task->micro_batch / v->workers : task->micro_batch;
         if ((task->micro_batch == 0) != (s == NULL)) {
             return car_validate_fail(v, index,
-                                     s ? "worker 0 finds a sum of bundle %d" : "no sum of bundle %d to add to", bundle);
+                                     s ? "worker 0 must begin the sum of bundle %d, but there already is one"
+                                       : "there is no sum of bundle %d to add to",
+                                     bundle);
         }
         if (s && s->added != before) {
-            return car_validate_fail(v, index, "adds to a sum over workers 0 .. %d of bundle %d", s->added - 1, bundle);
+            return car_validate_fail(v, index,
+                                     "it adds to a sum over workers 0 .. %d of bundle %d, which is out of turn",
+                                     s->added - 1, bundle);
         }
     }
     if (!s) {
@@ -129,7 +139,8 @@ static car_status add_gradient(replay *r, int index, int bundle) {
                 .step = task->step, .added = 1, .last = task->micro_batch, .complete = !v->spread && v->batches == 1});
     }
     if (s->complete || s->missing > 0 || s->sent > 0) {
-        return car_validate_fail(v, index, "adds to a sum of bundle %d that is not all here, or has all", bundle);
+        return car_validate_fail(
+            v, index, "it adds to a sum of bundle %d that has not fully arrived, or is already finished", bundle);
     }
     s->added++;
     s->last = task->micro_batch;
@@ -151,8 +162,9 @@ static car_status add_ties(replay *r, int index) {
         }
         sum *s = find(r, v->device_of[index], b, task->step);
         if (!s || !s->complete || s->missing > 0) {
-            return car_validate_fail(v, index, "finishes a sum, but that of the tied bundle %d is over %d workers", b,
-                                     s ? s->added : 0);
+            return car_validate_fail(
+                v, index, "it finishes a sum, but the sum of the tied bundle %d is not finished (%d workers)", b,
+                s ? s->added : 0);
         }
         if (ends_sum(r, index, b)) { /* otherwise check_left finds it */
             *s = (sum){0};
@@ -205,22 +217,22 @@ static car_status send(replay *r, int index) {
     sum *s = find(r, v->device_of[index], task->bundle, task->step);
     if (!s || !is_as_said(v, task, s)) {
         return car_validate_fail(
-            v, index, s ? "the sum is over %d workers, or another was the last" : "there is no such sum (%d)",
+            v, index, s ? "the sum is over %d workers, or another worker was the last" : "there is no such sum (%d)",
             s ? s->added : 0);
     }
     int pieces = car_validate_pieces(v, task->bundle);
     r->carried[index] = *s;
     if (task->piece != s->sent || s->missing > 0) {
-        return car_validate_fail(v, index, "piece %d is the next to be sent, of a sum that has %d still to come",
-                                 s->sent, s->missing);
+        return car_validate_fail(v, index, "the next piece to send is %d, and %d pieces have not arrived yet", s->sent,
+                                 s->missing);
     }
     /* A partial sum continues elsewhere. If it were kept here, there would be two. */
     bool last = ++s->sent == pieces, frees = ends_sum(r, index, task->bundle);
     if (task->cargo == CAR_CARGO_PARTIAL && last && !frees) {
-        return car_validate_fail(v, index, "a partial sum that was handed on is kept");
+        return car_validate_fail(v, index, "a partial sum that was sent on must not be kept");
     }
     if (frees && !last) {
-        return car_validate_fail(v, index, "frees a sum of which only %d of %d pieces were sent", s->sent, pieces);
+        return car_validate_fail(v, index, "it frees a sum of which only %d of %d pieces were sent", s->sent, pieces);
     }
     s->sent = last ? 0 : s->sent;
     if (frees) {
@@ -233,7 +245,7 @@ static car_status receive(replay *r, int index) {
     const car_task *task = &r->v->tasks[index];
     int pieces = car_validate_pieces(r->v, task->bundle);
     if (ends_sum(r, index, task->bundle)) {
-        return car_validate_fail(r->v, index, "frees the sum that it brings");
+        return car_validate_fail(r->v, index, "it frees the sum that it receives");
     }
     /* The sender's end was checked, and both ends agree. */
     const sum *sent = &r->carried[r->v->partner[index]];
@@ -247,7 +259,7 @@ static car_status receive(replay *r, int index) {
     }
     sum *s = find(r, r->v->device_of[index], task->bundle, task->step);
     if (!s || s->added != sent->added || s->missing != pieces - task->piece) {
-        return car_validate_fail(r->v, index, "piece %d of %d comes when %d are missing", task->piece, pieces,
+        return car_validate_fail(r->v, index, "piece %d of %d arrives when %d are missing", task->piece, pieces,
                                  s ? s->missing : pieces);
     }
     s->missing--;
@@ -268,14 +280,16 @@ static car_status reduce(replay *r, int index) {
     int own = v->config.accumulate * (v->config.placement == CAR_PLACEMENT_REPLICA ? v->workers / v->devices : 1);
     sum *s = find(r, device, task->bundle, task->step);
     if (!v->spread || task->peer != goal) {
-        return car_validate_fail(v, index, "there is nothing to reduce like this");
+        return car_validate_fail(v, index, "this rule and placement have no such reduction");
     }
     if (!s || s->added != own || s->complete) {
-        return car_validate_fail(v, index, "reduces what its workers have not all added to, or twice");
+        return car_validate_fail(v, index, "it reduces a sum that lacks some of its workers, or was already reduced");
     }
     bool keeps = !zero || device == goal;
     if (keeps == ends_sum(r, index, task->bundle)) {
-        return car_validate_fail(v, index, keeps ? "frees the sum that it was made for" : "keeps its part of the sum");
+        return car_validate_fail(v, index,
+                                 keeps ? "it frees the sum that it should keep"
+                                       : "it keeps its part of the sum, but should free it");
     }
     *s = keeps ? (sum){.step = s->step, .added = s->added, .complete = true} : (sum){0};
     return CAR_OK;
@@ -304,7 +318,7 @@ static car_status update(replay *r, int index) {
         return car_validate_fail(v, index, "this device has nothing to update");
     }
     if (!is_on_time(v, task, device)) {
-        return car_validate_fail(v, index, "not in the slot of the backward that finishes its sum");
+        return car_validate_fail(v, index, "it must be in the slot of the backward that finishes its sum");
     }
     for (int b = car_bundle_of_home(v->partition, task->bundle, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_home(v->partition, task->bundle, b)) {

@@ -89,7 +89,7 @@ static car_status check_after(checker *c, int first) {
             char text[192];
             car_task_format(v->plan, &v->tasks[v->sequence[other]], text, sizeof text);
             return car_validate_fail(v, v->sequence[c->place],
-                                     "a race: no edge makes it wait for %s of slot %lld, which touches the same thing",
+                                     "race: no edge makes it wait for %s of slot %lld, which uses the same resource",
                                      text, (long long)v->tasks[v->sequence[other]].slot);
         }
     }

@@ -254,7 +254,8 @@ static car_status touch_tape(checker *c) {
     CAR_TRY(car_touch_find(c, TAPE, car_usage_tape_of(c->usage, task), 0, &t));
     bool known = t->content != UNKNOWN;
     if (begins_here(c) && known && t->content >= 0) {
-        CAR_TRY(car_validate_fail(v, v->sequence[c->place], "begins on a tape that holds worker %d's of step %lld",
+        CAR_TRY(car_validate_fail(v, v->sequence[c->place],
+                                  "it begins on a tape that still holds micro-batch %d of step %lld",
                                   (int)(t->content % v->batches), (long long)(t->content / v->batches)));
     }
     if (!begins_here(c) && known && t->content != n) {

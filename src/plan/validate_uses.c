@@ -47,7 +47,8 @@ static car_status check_parts(const car_validation *v, int index, const car_use_
         bool same = is_part_of_sum(car_use_kind(other)) && other->bundle == use->bundle && other->id == use->id &&
                     other->part == 0;
         if (same && other->last != use->last) {
-            return car_validate_fail(v, index, "frees a part of the sum of bundle %d and keeps the other", use->bundle);
+            return car_validate_fail(v, index, "it frees one part of the sum of bundle %d and keeps the other",
+                                     use->bundle);
         }
     }
     return CAR_OK;
@@ -58,7 +59,7 @@ static car_status check_weights(const car_validation *v, int index, const car_us
     bool moves = v->config.placement == CAR_PLACEMENT_ZERO;
     if (!moves ||
         (v->spread && v->device_of[index] == car_validate_owner(v, v->partition->bundles[use->bundle].home))) {
-        return car_validate_fail(v, index, "frees weights that are kept");
+        return car_validate_fail(v, index, "it frees weights that must be kept");
     }
     return CAR_OK;
 }
@@ -67,15 +68,16 @@ static car_status note_end(car_validation *v, int index, const car_use_list *use
     car_resource_kind kind = car_use_kind(use);
     car_status status = CAR_OK;
     if (use->part > 0) { /* a worker's own sum, which is not the one over all */
-        CAR_TRY(v->tasks[index].kind == CAR_TASK_BACKWARD ? CAR_OK
-                                                          : car_validate_fail(v, index, "frees what it cannot free"));
+        CAR_TRY(v->tasks[index].kind == CAR_TASK_BACKWARD
+                    ? CAR_OK
+                    : car_validate_fail(v, index, "it frees a resource that it cannot free"));
     } else if (is_part_of_sum(kind)) {
         CAR_TRY(check_parts(v, index, uses, use));
         kind = CAR_RESOURCE_SUM;
     } else if (kind == CAR_RESOURCE_WEIGHTS) {
         CAR_TRY(check_weights(v, index, use));
     } else if (kind != CAR_RESOURCE_TAPE) {
-        CAR_TRY(car_validate_fail(v, index, "frees what it cannot free"));
+        CAR_TRY(car_validate_fail(v, index, "it frees a resource that it cannot free"));
     }
     CAR_TRY(car_context_grow(v->context, &v->ends, &v->end_capacity, v->end_count + 1, sizeof *v->ends));
     v->ends[v->end_count] = (car_validate_end){kind, use->bundle, v->ends_of[index], use->id};

@@ -41,14 +41,15 @@ static car_status put(replay *r, int index, int bundle, int64_t version) {
     int device = v->device_of[index];
     int64_t *place = place_of(r, device, bundle, version);
     if (!place) {
-        return car_validate_fail(v, index, "bundle %d has nothing to do with this device", bundle);
+        return car_validate_fail(v, index, "bundle %d is not used on this device", bundle);
     }
     if (ends_weights(v, index, bundle, version)) {
-        return car_validate_fail(v, index, "frees version %lld of bundle %d, which it brings", (long long)version,
-                                 bundle);
+        return car_validate_fail(v, index, "it frees version %lld of bundle %d, which it receives or makes",
+                                 (long long)version, bundle);
     }
     if (*place == version) {
-        return car_validate_fail(v, index, "version %lld of bundle %d is here already", (long long)version, bundle);
+        return car_validate_fail(v, index, "version %lld of bundle %d is already on this device", (long long)version,
+                                 bundle);
     }
     if (moves(v) && *place != NOTHING && !(v->spread && is_owner(v, device, bundle))) {
         return car_validate_fail(v, index, "version %lld of bundle %d was never freed", (long long)*place, bundle);
@@ -74,7 +75,7 @@ static car_status end(replay *r, int index, int bundle, int64_t version) {
         task->kind == CAR_TASK_BACKWARD && task->step * v->batches + task->micro_batch ==
                                                car_validate_last_user(v, version, v->partition->bundles[bundle].home);
     if (!v->spread && !v->custom && !last) {
-        return car_validate_fail(v, index, "frees version %lld of bundle %d before its last use", (long long)version,
+        return car_validate_fail(v, index, "it frees version %lld of bundle %d before its last use", (long long)version,
                                  bundle);
     }
     take(r, v->device_of[index], bundle, version);
@@ -85,7 +86,8 @@ static car_status use(void *held, int index, int bundle, int64_t version) {
     replay *r = held;
     const car_validation *v = r->v;
     if (!is_here(r, v->device_of[index], bundle, version)) {
-        return car_validate_fail(v, index, "version %lld of bundle %d is not here", (long long)version, bundle);
+        return car_validate_fail(v, index, "version %lld of bundle %d is not on this device", (long long)version,
+                                 bundle);
     }
     return ends_weights(v, index, bundle, version) ? end(r, index, bundle, version) : CAR_OK;
 }
@@ -98,11 +100,11 @@ static car_status send(void *held, int index) {
     const car_task *task = &v->tasks[index];
     int device = v->device_of[index];
     if (!is_here(r, device, task->bundle, task->version)) {
-        return car_validate_fail(v, index, "sends weights that are not here");
+        return car_validate_fail(v, index, "it sends weights that are not on this device");
     }
     bool ends = ends_weights(v, index, task->bundle, task->version);
     if (moves(v) && !ends) {
-        return car_validate_fail(v, index, "weights that were handed on are kept");
+        return car_validate_fail(v, index, "weights that were sent on must not be kept");
     }
     if (ends) {
         take(r, device, task->bundle, task->version);
@@ -119,7 +121,7 @@ static car_status update(void *held, int index) {
     for (int b = car_bundle_of_home(v->partition, task->bundle, CAR_NONE); b != CAR_NONE;
          b = car_bundle_of_home(v->partition, task->bundle, b)) {
         if (b == task->bundle && !is_here(r, v->device_of[index], b, task->version - 1)) {
-            CAR_TRY(car_validate_fail(v, index, "version %lld, from which it is made, is not here",
+            CAR_TRY(car_validate_fail(v, index, "version %lld, from which it is made, is not on this device",
                                       (long long)task->version - 1));
         }
         if (b == task->bundle && ends_weights(v, index, b, task->version - 1)) {
@@ -137,10 +139,10 @@ static car_status broadcast(void *held, int index) {
     const car_task *task = &v->tasks[index];
     int owner = car_validate_owner(v, v->partition->bundles[task->bundle].home);
     if (!v->spread || !moves(v) || task->peer != owner) {
-        return car_validate_fail(v, index, "there is nothing to broadcast like this");
+        return car_validate_fail(v, index, "this rule and placement have no such broadcast");
     }
     if (!is_here(r, owner, task->bundle, task->version)) {
-        return car_validate_fail(v, index, "the owner does not have it");
+        return car_validate_fail(v, index, "the owner does not have these weights");
     }
     return v->device_of[index] == owner ? CAR_OK : put(r, index, task->bundle, task->version);
 }

@@ -24,11 +24,11 @@ static car_status check_age(const car_validation *v, int index) {
     int64_t oldest = tied && task->tied_version < task->version ? task->tied_version : task->version;
     int64_t newest = tied && task->tied_version > task->version ? task->tied_version : task->version;
     if (newest > task->step) {
-        return car_validate_fail(v, index, "weights of step %lld in step %lld", (long long)newest,
-                                 (long long)task->step);
+        return car_validate_fail(v, index, "it uses weights of version %lld in step %lld, which are too new",
+                                 (long long)newest, (long long)task->step);
     }
     if (task->step - oldest > v->max_delay) {
-        return car_validate_fail(v, index, "its weights are %lld steps old, and max-delay is %lld",
+        return car_validate_fail(v, index, "its weights are %lld steps old, but max-delay is %lld",
                                  (long long)(task->step - oldest), (long long)v->max_delay);
     }
     if (task->version != forward->version || task->tied_version != forward->tied_version) {
@@ -52,7 +52,7 @@ car_status car_validate_rule(const car_validation *v, int index) {
     }
     if (task->version != version || task->tied_version != tied_version) {
         bool own = task->version != version;
-        return car_validate_fail(v, index, "the rule says version %lld%s", (long long)(own ? version : tied_version),
+        return car_validate_fail(v, index, "the rule needs version %lld%s", (long long)(own ? version : tied_version),
                                  own ? "" : " of the tied parameter");
     }
     return CAR_OK;
@@ -91,7 +91,7 @@ static car_status replay_task(const car_validation *v, const car_weights_holding
         return holding->update(held, index);
     case CAR_TASK_BROADCAST:
         return holding->broadcast ? holding->broadcast(held, index)
-                                  : car_validate_fail(v, index, "there is nothing to broadcast like this");
+                                  : car_validate_fail(v, index, "this rule and placement have no such broadcast");
     case CAR_TASK_SEND:
         return weights ? holding->send(held, index) : CAR_OK;
     case CAR_TASK_RECEIVE:

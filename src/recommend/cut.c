@@ -32,7 +32,7 @@ done:
 static car_status refuse(const fit *f, double limit, const car_prediction *least) {
     return car_context_fail(
         car_graph_context(f->graph), CAR_ERROR_MEMORY,
-        "%s: the least that is possible is %s, %s more (activations %s with all made again that can be, weights %s, "
+        "%s: the run needs at least %s, %s more (activations %s with as much recomputation as possible, weights %s, "
         "gradients %s, optimizer %s); a smaller batch or fewer workers need less",
         car_size_shown(limit).text, car_size_shown(f->bytes).text, car_size_shown(f->bytes - limit).text,
         car_size_shown((double)least->timed.device_peak).text, car_size_shown((double)least->weights_device).text,
@@ -69,13 +69,14 @@ car_status car_plan_cut_within(const car_graph *graph, const car_plan_config *pl
     *out = NULL;
     *predicted = (car_prediction){0};
     if (cut->recompute.how != CAR_RECOMPUTE_OFF) {
-        return car_context_fail(car_graph_context(graph), CAR_ERROR_ARGUMENT,
-                                "%s: the limit finds out how much is recomputed: leave out recompute",
-                                car_size_shown(limit).text);
+        return car_context_fail(
+            car_graph_context(graph), CAR_ERROR_ARGUMENT,
+            "%s: with a memory limit the amount of recomputation is chosen automatically; leave out recompute",
+            car_size_shown(limit).text);
     }
     if (plan->rule == CAR_RULE_CUSTOM) {
         return car_context_fail(car_graph_context(graph), CAR_ERROR_ARGUMENT,
-                                "%s: the limit needs predictions, and there are none for a custom plan; use recompute",
+                                "%s: a memory limit needs predictions, which custom plans do not have; use recompute",
                                 car_size_shown(limit).text);
     }
     car_status status = search(&f, limit, predicted);

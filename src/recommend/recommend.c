@@ -433,19 +433,20 @@ done:
 static car_status check(car_context *context, const car_recommend_config *config) {
     const car_rule_info *rule = car_rule_info_of(config->given.plan.rule);
     if (config->global_batch < 1 || (!config->cluster && config->threads < 1)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a recommendation needs samples in a step and a thread");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "a recommendation needs a global batch and a number of threads of at least 1");
     }
     if (config->cluster && config->cluster->devices < 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "the cluster's description does not say how many devices there are: add \"devices\"");
+                                "the cluster's description does not give the number of devices: add \"devices\"");
     }
     if (config->exact && config->fixed.rule && rule->late != CAR_LATE_NEVER) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "rule %s has a delay, and only rules without one are asked for", rule->name);
+                                "rule %s has a delay, but only rules without a delay were asked for", rule->name);
     }
     if (config->costs && !config->fixed.batch) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "measured costs are of one size of micro-batch: fix that, too");
+                                "measured costs are valid for one size of micro-batch only; set the batch, too");
     }
     return CAR_OK;
 }
@@ -459,12 +460,13 @@ car_status car_recommend(car_context *context, const car_recommend_config *confi
     search.available = config->cluster ? config->cluster->memory : config->memory;
     CAR_TRY(car_search_enumerate(&search, add_candidate));
     if (search.count == 0) {
-        CAR_TRY(car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                 "no plan goes with these options: %lld samples must be workers times micro-batches of "
-                                 "each times their samples, %s, with a rule and a placement that go together",
-                                 (long long)config->global_batch,
-                                 config->cluster ? "on as many devices as there are"
-                                                 : "in one process (plans over ranks are timed on a cluster)"));
+        CAR_TRY(
+            car_context_fail(context, CAR_ERROR_ARGUMENT,
+                             "no plan fits these options: the %lld samples of a step must be workers x micro-batches "
+                             "per worker x samples per micro-batch, %s, and the rule must fit the placement",
+                             (long long)config->global_batch,
+                             config->cluster ? "on no more devices than the cluster has"
+                                             : "in one process (for plans over ranks, describe a cluster)"));
     }
     car_sort(search.candidates, (size_t)search.count, sizeof *search.candidates, compare_promise);
     CAR_TRY(time_all(&search));

@@ -36,8 +36,8 @@ static car_status make_subject(car_search *search, const car_choice *choice, car
     CAR_TRY(car_costs_from_flops(out->graph, &out->costs));
     if (config->costs && config->costs->count != out->costs.count) {
         CAR_TRY(car_context_fail(search->context, CAR_ERROR_ARGUMENT,
-                                 "measured costs of %d operations; %s has %d: measure it again", config->costs->count,
-                                 config->model, out->costs.count));
+                                 "there are measured costs of %d operations, but %s has %d: measure it again",
+                                 config->costs->count, config->model, out->costs.count));
     }
     for (int l = 0; l < out->costs.count; l++) {
         if (config->costs) {

@@ -31,6 +31,8 @@ done:
 }
 
 car_status car_recorder_align(car_recorder *recorder, car_transport *transport) {
+    CAR_REQUIRE(NULL, recorder);
+    CAR_REQUIRE(recorder->context, transport);
     int rank = car_transport_rank(transport), size = car_transport_size(transport);
     car_journal *own = recorder->journals;
     car_status status = CAR_OK;
@@ -119,6 +121,8 @@ done:
 }
 
 car_status car_recorder_gather(car_recorder *recorder, car_transport *transport) {
+    CAR_REQUIRE(NULL, recorder);
+    CAR_REQUIRE(recorder->context, transport);
     int rank = car_transport_rank(transport), size = car_transport_size(transport);
     car_status status = CAR_OK;
     if (rank != 0) {

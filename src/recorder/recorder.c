@@ -16,11 +16,15 @@ static void set_bounds(car_recorder *recorder) {
 
 car_status car_recorder_create(car_context *context, car_arena *arena, const car_recorder_config *config,
                                car_recorder **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, arena);
+    CAR_REQUIRE(context, config);
+    CAR_REQUIRE(context, out);
     car_recorder *recorder = NULL;
     car_status status = CAR_OK;
     *out = NULL;
     if (config->threads < 1) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a recorder wants a thread at least");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a recorder needs at least one thread");
     }
     CAR_TRY(car_context_allocate(context, 1, sizeof *recorder, &recorder));
     recorder->context = context;

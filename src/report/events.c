@@ -62,6 +62,8 @@ struct car_events {
 };
 
 car_status car_events_create(car_context *context, car_events **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_status status = car_context_allocate(context, 1, sizeof **out, out);
     if (status == CAR_OK) {
         (*out)->context = context;
@@ -78,6 +80,8 @@ void car_events_destroy(car_events *events) {
 }
 
 car_status car_events_add(car_events *events, const char *tag, double value) {
+    CAR_REQUIRE(NULL, events);
+    CAR_REQUIRE(events->context, tag);
     enum { LONGEST = 128 };
     uint8_t message[LONGEST + SMALL];
     float number = (float)value;
@@ -85,8 +89,10 @@ car_status car_events_add(car_events *events, const char *tag, double value) {
     car_status status = CAR_OK;
     memcpy(&bits, &number, sizeof bits);
     if (strlen(tag) >= LONGEST || events->summary_length > 1 << 20) {
-        return car_context_fail(events->context, CAR_ERROR_ARGUMENT,
-                                "a scalar for TensorBoard has a name of %zu bytes, or is one of too many", strlen(tag));
+        return car_context_fail(
+            events->context, CAR_ERROR_ARGUMENT,
+            "cannot add a scalar for TensorBoard: its name of %zu bytes is too long, or there are too many scalars",
+            strlen(tag));
     }
     size_t length = put_bytes(message, 1, tag, strlen(tag));
     length += put_key(message + length, 2, FIXED32);
@@ -137,6 +143,8 @@ static size_t put_start(uint8_t *record, double seconds, int64_t step) {
 }
 
 car_status car_events_begin(car_events *events, double seconds, int64_t step, car_event_record *out) {
+    CAR_REQUIRE(NULL, events);
+    CAR_REQUIRE(events->context, out);
     car_status status = CAR_OK;
     CAR_TRY(car_context_grow(events->context, &events->records, &events->records_capacity, 2 * SMALL, 1));
     size_t length = put_version(events->records, seconds);
@@ -147,6 +155,8 @@ done:
 }
 
 car_status car_events_write(car_events *events, double seconds, int64_t step, car_event_record *out) {
+    CAR_REQUIRE(NULL, events);
+    CAR_REQUIRE(events->context, out);
     car_status status = CAR_OK;
     CAR_TRY(car_context_grow(events->context, &events->records, &events->records_capacity,
                              events->summary_length + 2 * SMALL, 1));

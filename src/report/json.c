@@ -35,9 +35,10 @@ void car_json_add(car_json *json, const char *format, ...) {
     int length = vsnprintf(json->buffer + json->length, LONGEST_PIECE, format, arguments);
     va_end(arguments);
     if (length < 0 || length >= LONGEST_PIECE) {
-        json->status = json->status != CAR_OK ? json->status
-                                              : car_context_fail(json->output.context, CAR_ERROR_INTERNAL,
-                                                                 "a piece of JSON is longer than %d", LONGEST_PIECE);
+        json->status = json->status != CAR_OK
+                           ? json->status
+                           : car_context_fail(json->output.context, CAR_ERROR_INTERNAL,
+                                              "a piece of JSON is longer than %d bytes", LONGEST_PIECE);
         return;
     }
     json->length += (size_t)length;

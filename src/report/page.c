@@ -45,7 +45,7 @@ static car_status read_object(run_reader *r, const char *file, const char *key, 
     if (!object) {
         CAR_TRY(without ? note(r, file, without) : CAR_OK);
     } else if (timeline && car_run_timeline_is_foreign(object)) {
-        CAR_TRY(note(r, file, "is of a version that this program does not know, and was left out"));
+        CAR_TRY(note(r, file, "has a version that this program does not know, so it was left out"));
     } else {
         if (timeline) {
             CAR_TRY(car_run_check_timeline(r->context, path, object));
@@ -87,7 +87,8 @@ static car_status read_lines(run_reader *r, const char *file, const char *key, l
         CAR_TRY(note_damage(r, file, &lines));
     }
     if (!item && without) {
-        const char *why = lines.damaged > 0 ? "has no sound line: no curves" : "is empty: no curves";
+        const char *why =
+            lines.damaged > 0 ? "has no valid line, so there are no curves" : "is empty, so there are no curves";
         CAR_TRY(note(r, file, lines.found ? why : without));
     }
     if (item) {
@@ -104,28 +105,27 @@ done:
 static car_status check_directory(car_context *context, const char *directory) {
     struct stat entry;
     if (stat(directory, &entry) != 0) {
-        return car_context_fail(context, CAR_ERROR_IO, "%s: cannot look into it: %s", directory, strerror(errno));
+        return car_context_fail(context, CAR_ERROR_IO, "%s: cannot open: %s", directory, strerror(errno));
     }
     if (!S_ISDIR(entry.st_mode)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "%s is not a directory; a report is made of directories that `train --out` wrote",
-                                directory);
+                                "%s is not a directory; give a directory that `carousel train --out` wrote", directory);
     }
     return CAR_OK;
 }
 
 static car_status read_files(run_reader *r) {
     car_status status = CAR_OK;
-    CAR_TRY(read_object(r, "config.json", "config", "is missing: settings are those of the summary"));
+    CAR_TRY(read_object(r, "config.json", "config", "is missing, so the settings are those of the summary"));
     CAR_TRY(read_object(r, "summary.json", "summary", "is missing: the run has not ended yet, or was killed"));
-    CAR_TRY(read_lines(r, "metrics.jsonl", "metrics", car_run_read_metrics, "is missing: no curves"));
+    CAR_TRY(read_lines(r, "metrics.jsonl", "metrics", car_run_read_metrics, "is missing, so there are no curves"));
     CAR_TRY(read_lines(r, "evaluations.jsonl", "evaluations", car_run_read_evaluations, NULL));
     CAR_TRY(read_object(r, "confusion.json", "confusion", NULL)); /* only evaluated image models have it */
     CAR_TRY(read_object(r, "timeline.json", "timeline",
-                        "is missing: no schedule, memory over time, bytes per slot or partition"));
+                        "is missing, so there is no schedule, memory over time, bytes per slot or partition"));
     if (r->found == 0) {
         status = car_context_fail(r->context, CAR_ERROR_ARGUMENT,
-                                  "%s is no run: it has none of config.json, summary.json, metrics.jsonl and "
+                                  "%s is not a run: it has none of config.json, summary.json, metrics.jsonl and "
                                   "timeline.json, which `carousel train --out` writes",
                                   r->directory);
     }
@@ -278,12 +278,17 @@ car_status car_report_page(car_context *context, const char *const *directories,
 
 car_status car_report_live_page(car_context *context, const char *const *directories, int count, const char *title,
                                 double seconds, const char *path) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    if (count > 0) {
+        CAR_REQUIRE(context, directories);
+    }
     cJSON *root = cJSON_CreateObject(), *runs = cJSON_CreateArray();
     car_text names = {.context = context};
     char *all_names = NULL, *json = NULL;
     car_status status = CAR_OK;
     if (count < 1) {
-        status = car_context_fail(context, CAR_ERROR_ARGUMENT, "a report wants at least one run");
+        status = car_context_fail(context, CAR_ERROR_ARGUMENT, "a report needs at least one run");
         goto done;
     }
     status = read_runs(context, directories, count, runs, &names);

@@ -347,6 +347,9 @@ static void draw_figure(const figure *f, const char *title) {
 }
 
 car_status car_report_plan_svg(const car_plan *plan, const char *title, char **out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), title);
+    CAR_REQUIRE(car_plan_context(plan), out);
     const car_partition *partition = car_plan_partition(plan);
     car_context *context = car_plan_context(plan);
     car_plan_config config = car_plan_config_default();
@@ -356,13 +359,14 @@ car_status car_report_plan_svg(const car_plan *plan, const char *title, char **o
     car_status status = CAR_OK;
     *out = NULL;
     if (!car_plan_is_cyclic(plan)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "the figure shows dp beside a cyclic rule; %s is not one",
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "the figure compares dp with a cyclic rule, and %s is not cyclic",
                                 car_rule_text(car_plan_config_of(plan)->rule));
     }
     if (workers > MOST_WORKERS || partition->stage_count > MOST_STAGES) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a figure of %d workers and %d stages cannot be read; at most %d and %d can", workers,
-                                partition->stage_count, MOST_WORKERS, MOST_STAGES);
+                                "a figure of %d workers and %d stages would not be readable; use at most %d and %d",
+                                workers, partition->stage_count, MOST_WORKERS, MOST_STAGES);
     }
     config.workers = workers;
     config.rule = CAR_RULE_DP;

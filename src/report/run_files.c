@@ -54,8 +54,7 @@ static car_status fail_at(car_context *context, const char *path, const char *te
         near[i] = (char)(c < 0x20 || c >= 0x7f ? '.' : c);
     }
     return car_context_fail(context, CAR_ERROR_FORMAT, "%s:%lld:%lld: %s: '%s'", path, (long long)at.line,
-                            (long long)at.column, end ? "this is not JSON, or not all of it" : "this is not JSON",
-                            near);
+                            (long long)at.column, end ? "not valid JSON, or cut short" : "not valid JSON", near);
 }
 
 static size_t skip_blanks(const char *text, size_t size, size_t offset) {
@@ -96,8 +95,7 @@ car_status car_run_read_object(car_context *context, const char *path, cJSON **o
     } else if (!cJSON_IsObject(*out)) {
         cJSON_Delete(*out);
         *out = NULL;
-        status =
-            car_context_fail(context, CAR_ERROR_FORMAT, "%s: this should be a JSON object, and is another value", path);
+        status = car_context_fail(context, CAR_ERROR_FORMAT, "%s: not a JSON object", path);
     }
 done:
     car_mapped_close(&file);

@@ -33,7 +33,7 @@ static car_status refuse(const checker *c, const char *format, ...) {
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
     return car_context_fail(c->context, CAR_ERROR_FORMAT,
-                            "%s: %s; remove the file to have the report without the schedule", c->path, what);
+                            "%s: %s; remove the file to get the report without the schedule", c->path, what);
 }
 
 static const cJSON *get(const cJSON *object, const char *name) {
@@ -108,7 +108,7 @@ static car_status check_tasks(const checker *c, const cJSON *tasks) {
             return refuse(c, "tasks[%lld] has a lane or a kind that is not in the lists", (long long)number);
         }
         if (!is_index(v[TASK_WORKER], -1, c->workers) || !is_index(v[TASK_STAGE], -1, c->stages)) {
-            return refuse(c, "tasks[%lld] has a worker or a stage that the run has not", (long long)number);
+            return refuse(c, "tasks[%lld] has a worker or a stage that the run does not have", (long long)number);
         }
         number++;
     }

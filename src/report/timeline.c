@@ -225,6 +225,10 @@ done:
 
 car_status car_report_timeline(const car_recorder *recorder, const car_plan *plan, const car_timeline_config *config,
                                const char *path) {
+    CAR_REQUIRE(NULL, recorder);
+    CAR_REQUIRE(recorder->context, plan);
+    CAR_REQUIRE(recorder->context, config);
+    CAR_REQUIRE(recorder->context, path);
     int64_t first = recorder->first_step, end = recorder->end_step;
     car_record record = {0};
     car_json *json = NULL;

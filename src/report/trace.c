@@ -317,6 +317,9 @@ done:
 }
 
 car_status car_report_trace(const car_recorder *recorder, const car_plan *plan, const char *path) {
+    CAR_REQUIRE(NULL, recorder);
+    CAR_REQUIRE(recorder->context, plan);
+    CAR_REQUIRE(recorder->context, path);
     car_context *context = recorder->context;
     car_record record = {0};
     writer w = {.record = &record, .graph = car_plan_partition(plan)->graph, .ranks = recorder->journal_count};

@@ -173,7 +173,7 @@ static void describe(const car_run *run, fact facts[FACTS]) {
     }
     facts[1] = (fact){.what = "data"};
     snprintf(facts[1].text, sizeof facts[1].text, "%.16s", data);
-    facts[2] = (fact){.what = "set of kernels (kind of processor)"};
+    facts[2] = (fact){.what = "set of kernels (type of processor)"};
     snprintf(facts[2].text, sizeof facts[2].text, "%016llx", (unsigned long long)car_program_fingerprint(run->program));
     if (o->accumulate > 1) {
         snprintf(several, sizeof several, " M=%d", o->accumulate);

@@ -35,7 +35,7 @@ typedef struct number {
 
 static car_status refuse(car_context *context, const car_run_options *o, const char *name, double value,
                          const char *wanted) {
-    return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s is %.15g: it must be %s", car_run_name(o, name).text,
+    return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s is %.15g, but must be %s", car_run_name(o, name).text,
                             value, wanted);
 }
 
@@ -62,7 +62,7 @@ static car_status check_numbers(car_context *context, const car_run_options *o) 
                               {"schedule.total", (double)o->schedule.total}};
     for (size_t n = 0; n < sizeof numbers / sizeof numbers[0]; n++) {
         if (!(numbers[n].value >= 0)) { /* also catches NaN */
-            return refuse(context, o, numbers[n].name, numbers[n].value, "a number not below zero");
+            return refuse(context, o, numbers[n].name, numbers[n].value, "a number of at least 0");
         }
     }
     return CAR_OK;
@@ -80,10 +80,10 @@ static car_status check_schedule(car_context *context, const car_run_options *o)
     }
     if (steps && s->every == 0 && o->schedule_epochs == 0) {
         return refuse(context, o, "schedule.every", 0,
-                      "the steps between two drops of the rate, with CAR_SCHEDULE_STEP");
+                      "the number of steps between two drops of the learning rate, for CAR_SCHEDULE_STEP");
     }
     if (steps && !(s->gamma > 0 && isfinite(s->gamma))) {
-        return refuse(context, o, "schedule.gamma", s->gamma, "what the rate is multiplied by, above zero");
+        return refuse(context, o, "schedule.gamma", s->gamma, "the factor for the learning rate, above 0");
     }
     return CAR_OK;
 }
@@ -96,36 +96,35 @@ car_status car_run_check_options(car_context *context, const car_run_options *o)
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s", o->refused);
     }
     if ((o->model != NULL) == (o->graph != NULL)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a run wants a model by its name, or a graph: one of the two");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a run needs either options.model or options.graph");
     }
     if ((o->data != NULL) + (o->dataset != NULL) + (o->feed != NULL) > 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a run wants data by its name, a dataset or a feed: one of the three");
+                                "a run takes only one of options.data, options.dataset and options.feed");
     }
     if (o->graph && !o->data && !o->dataset && !o->feed) {
         return car_context_fail(
             context, CAR_ERROR_ARGUMENT,
-            "a graph of one's own wants data, a dataset or a feed: nobody knows what it learns from");
+            "a run of options.graph needs data to train on: set options.data, options.dataset or options.feed");
     }
     if (o->optimizer && o->settings) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "a run wants an optimizer by its name, or its settings: one of the two");
+                                "a run takes only one of options.optimizer and options.settings");
     }
     CAR_TRY(check_numbers(context, o));
     CAR_TRY(check_schedule(context, o));
     if (!o->directory && (o->resume || o->resume_step || o->checkpoint_every || o->run_directory)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "checkpoints, and going on from them, want a directory: %s",
+                                "checkpoints need a directory, both to write them and to resume from them: set %s",
                                 car_run_name(o, "directory").text);
     }
     if (!o->eval_every && (o->best || o->patience)) {
-        return car_context_fail(
-            context, CAR_ERROR_ARGUMENT, "%s compares evaluations on the way: say how often there is one with %s",
-            car_run_name(o, o->best ? "best" : "patience").text, car_run_name(o, "eval_every").text);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s needs evaluations during training: set %s",
+                                car_run_name(o, o->best ? "best" : "patience").text,
+                                car_run_name(o, "eval_every").text);
     }
     if (o->feed && o->epochs > 0) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a feed has no epochs: say how long with steps");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a feed has no epochs: set options.steps instead");
     }
 done:
     return status;

@@ -114,7 +114,7 @@ static car_status make_directory(car_run *run) {
     }
     run->place.is_new = mkdir(path, 0777) == 0;
     if (!run->place.is_new && errno != EEXIST) {
-        status = car_context_fail(run->context, CAR_ERROR_IO, "could not create the run directory %s: %s", path,
+        status = car_context_fail(run->context, CAR_ERROR_IO, "cannot create the run directory %s: %s", path,
                                   strerror(errno));
     }
     return status;
@@ -134,13 +134,13 @@ car_status car_run_lock(car_run *run) {
     CAR_TRY(car_run_place_path(run, "lock", path));
     int file = open_locked(run, path, &reason);
     if (file < 0) {
-        return car_context_fail(run->context, CAR_ERROR_IO, "could not open %s: %s", path, strerror(reason));
+        return car_context_fail(run->context, CAR_ERROR_IO, "cannot open %s: %s", path, strerror(reason));
     }
     if (reason == EAGAIN || reason == EACCES) {
         read_holder(file, holder);
         close(file);
         return car_context_fail(run->context, CAR_ERROR_IO,
-                                "%s is in use by another run%s%s: wait for its end, stop it, or choose another %s",
+                                "%s is in use by another run%s%s: wait until it ends, stop it, or choose another %s",
                                 directory, holder[0] ? ", " : "", holder,
                                 car_run_name(&run->options, "directory").text);
     }
@@ -189,10 +189,10 @@ car_status car_run_look(car_run *run) {
     CAR_TRY(car_run_checkpoints(run, path));
     CAR_TRY(car_checkpoint_newest(run->context, path, &newest));
     if (!resume && newest >= 0) {
-        return car_context_fail(run->context, CAR_ERROR_IO,
-                                "%s holds a run that was saved after step %lld: go on with %s, or choose another %s",
-                                o->directory, (long long)newest, car_run_name(o, "resume").text,
-                                car_run_name(o, "directory").text);
+        return car_context_fail(
+            run->context, CAR_ERROR_IO,
+            "%s already has a run, saved after step %lld: continue it with %s, or choose another %s", o->directory,
+            (long long)newest, car_run_name(o, "resume").text, car_run_name(o, "directory").text);
     }
     if (resume && newest < 0 && o->run_directory) {
         return car_context_fail(run->context, CAR_ERROR_IO, "%s: there is no checkpoint in %s",
@@ -237,7 +237,7 @@ car_status car_run_find_directory(const car_run *run) {
         return CAR_OK;
     }
     return car_context_fail(run->context, CAR_ERROR_IO,
-                            "the run directory %s was removed while the run went on: what was trained since its last "
-                            "checkpoint is lost, after %lld steps in all",
+                            "the run directory %s was removed during the run: training stopped after %lld steps, and "
+                            "everything since the last checkpoint is lost",
                             run->options.directory, (long long)car_run_steps(run));
 }

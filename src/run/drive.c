@@ -134,10 +134,11 @@ done:
 car_status car_run_train_to(car_run *run, int64_t steps) {
     CAR_ENTER(run, run->context);
     if (steps < 0 || steps > run->steps) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                steps < 0 ? "training to step %lld makes no sense: this run has %lld"
-                                          : "step %lld is beyond the %lld of this run: create it with more steps",
-                                (long long)steps, (long long)run->steps);
+        return car_context_fail(
+            run->context, CAR_ERROR_ARGUMENT,
+            steps < 0 ? "cannot train to step %lld; this run has %lld steps"
+                      : "cannot train to step %lld; this run has only %lld steps: create it with more steps",
+            (long long)steps, (long long)run->steps);
     }
     run->ended = run->complete = run->lost_patience = false;
     atomic_store(&run->target, steps);

@@ -15,8 +15,7 @@ car_status car_run_check_evaluation(const car_run *run) {
     }
     if (!run->dataset && (!run->options.evaluation_feed || run->options.eval_batches == 0)) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "a run with a feed of one's own is evaluated with options.evaluation_feed, for "
-                                "options.eval_batches micro-batches");
+                                "to evaluate a run with a feed, set options.evaluation_feed and options.eval_batches");
     }
     return car_evaluate_check(run->graph, run->options.metric);
 }
@@ -120,7 +119,7 @@ static void save_best(car_run *run, const car_subject *subject) {
     if (status == CAR_OK) {
         run->judge.best_saved = subject->step;
     } else {
-        car_run_note_loss(run, "no file of the best weights of step", subject->step, status, &run->lost_best);
+        car_run_note_loss(run, "could not write the best weights of step", subject->step, status, &run->lost_best);
     }
 }
 
@@ -298,9 +297,10 @@ static void look_for_best(car_run *run) {
         j->best_saved = j->best_step;
         return;
     }
-    car_context_log(run->context, CAR_LOG_WARNING,
-                    "%s is not of step %lld, the best so far: the best is looked for anew", run->options.best,
-                    (long long)j->best_step);
+    car_context_log(
+        run->context, CAR_LOG_WARNING,
+        "%s does not have the weights of step %lld, the best so far: the search for the best weights starts again",
+        run->options.best, (long long)j->best_step);
     unlink(run->options.best);
     j->best_step = CAR_NONE;
     j->worse = 0;

@@ -25,7 +25,8 @@ static car_status find_input(const car_feeder *feeder, const char *name, int *te
     if (name && (*tensor == CAR_NONE || car_graph_tensor(feeder->graph, *tensor)->producer != CAR_NONE)) {
         return car_context_fail(
             feeder->context, CAR_ERROR_SHAPE,
-            "the graph has no input '%s', which the data is for: car_graph_input(graph, \"%s\", ...)", name, name);
+            "the data needs an input '%s', but the graph has none: add it with car_graph_input(graph, \"%s\", ...)",
+            name, name);
     }
     return CAR_OK;
 }
@@ -34,9 +35,10 @@ static car_status check_bytes(const car_feeder *feeder, int tensor, size_t sampl
     const car_tensor *t = car_graph_tensor(feeder->graph, tensor);
     size_t wanted = car_dtype_size(t->dtype, car_shape_elements(t->shape));
     if (sample * (size_t)feeder->batch != wanted) {
-        return car_context_fail(feeder->context, CAR_ERROR_SHAPE,
-                                "input '%s' of the graph has %zu bytes for %d samples, and the data %zu for each",
-                                t->name, wanted, feeder->batch, sample);
+        return car_context_fail(
+            feeder->context, CAR_ERROR_SHAPE,
+            "input '%s' of the graph has %zu bytes for %d samples, but the data has %zu bytes for each sample", t->name,
+            wanted, feeder->batch, sample);
     }
     return CAR_OK;
 }

@@ -22,10 +22,10 @@ typedef struct room {
 static room smallest_room(const car_available *available, const car_arena *arena) {
     room r = {(double)available->machine, "free on this machine"};
     if ((double)available->group < r.bytes) {
-        r = (room){(double)available->group, "left by the control group's limit"};
+        r = (room){(double)available->group, "left within the limit of the control group"};
     }
     if (arena && (double)car_arena_reserved(arena) < r.bytes) {
-        r = (room){(double)car_arena_reserved(arena), "of addresses, see ulimit -v"};
+        r = (room){(double)car_arena_reserved(arena), "available as address space (see ulimit -v)"};
     }
     return r;
 }
@@ -46,8 +46,8 @@ car_status car_run_check_tasks(const car_run *run) {
         fewer--;
     }
     return car_context_fail(run->context, CAR_ERROR_MEMORY,
-                            "the plan of %d workers and %d stages alone needs %s of memory, and %s are available; "
-                            "%s %d %s %d would fit; %s goes on all the same",
+                            "the plan for %d workers and %d stages alone needs %s of memory, but only %s are "
+                            "available; %s %d %s %d would fit; %s runs it anyway",
                             o->workers, o->stages,
                             car_size_shown(car_need_task_bytes(o->workers, o->stages) * each_takes).text,
                             car_size_shown(bytes).text, car_run_name(o, "workers").text, fewer,
@@ -155,7 +155,7 @@ static void find_ways(const car_run *run, const car_plan_config *config, const c
         }
     }
     if (text[0] == '\0') {
-        snprintf(text, capacity, "no other batch, workers or rule on this machine, see carousel plan --compare");
+        snprintf(text, capacity, "no other batch, workers or rule on this machine (see carousel plan --compare)");
     }
 }
 
@@ -193,16 +193,16 @@ car_status car_run_check_memory(car_run *run, const car_arena *arena) {
     }
     describe(&n, parts, sizeof parts);
     if (o->force) {
-        car_context_log(run->context, CAR_LOG_WARNING, "the run needs %s %s of memory (%s), and %s are %s", how,
+        car_context_log(run->context, CAR_LOG_WARNING, "the run needs %s %s of memory (%s), but only %s are %s", how,
                         car_size_shown(car_need_total(&n)).text, parts, car_size_shown(r.bytes).text, r.source);
         return CAR_OK;
     }
     find_ways(run, config, &n, r.bytes, ways, sizeof ways);
-    status = car_context_fail(run->context, CAR_ERROR_MEMORY,
-                              "the run needs %s %s of memory (%s), and %s are %s; what would fit: %s; %s goes on all "
-                              "the same",
-                              how, car_size_shown(car_need_total(&n)).text, parts, car_size_shown(r.bytes).text,
-                              r.source, ways, car_run_name(o, "force").text);
+    status = car_context_fail(
+        run->context, CAR_ERROR_MEMORY,
+        "the run needs %s %s of memory (%s), but only %s are %s; what would fit: %s; %s runs it anyway", how,
+        car_size_shown(car_need_total(&n)).text, parts, car_size_shown(r.bytes).text, r.source, ways,
+        car_run_name(o, "force").text);
 done:
     return status;
 }
@@ -224,8 +224,8 @@ void car_run_check_disk(const car_run *run) {
     double most = o->no_checkpoints ? 0 : run->first_step > 0 ? 1 : fmin(o->keep + 1.0, (double)written);
     if (free_bytes < weights + most * checkpoint) {
         car_context_log(run->context, CAR_LOG_WARNING,
-                        "%s has %s free, and the weights with %.0f %s at a time take about %s: make room, or keep "
-                        "fewer with %s",
+                        "%s has %s free, but the weights and up to %.0f %s at a time need about %s: free some space, "
+                        "or keep fewer checkpoints with %s",
                         o->directory, car_size_shown(free_bytes).text, most, most == 1 ? "checkpoint" : "checkpoints",
                         car_size_shown(weights + most * checkpoint).text, car_run_name(o, "keep").text);
     }

@@ -125,8 +125,8 @@ static bool shares_with(const car_transport *transport, const share *all, int ki
 }
 
 static pool pool_of(const car_transport *transport, const share *all, int kind, int rank) {
-    static const char *const sources[POOLS] = {"free there", "left by their control group's limit",
-                                               "of addresses, see ulimit -v"};
+    static const char *const sources[POOLS] = {"free there", "left within the limit of their control group",
+                                               "available as address space (see ulimit -v)"};
     pool p = {.bytes = INFINITY, .source = sources[kind]};
     for (int r = 0; r < car_transport_size(transport); r++) {
         if (shares_with(transport, all, kind, rank, r)) {
@@ -160,14 +160,14 @@ static car_status refuse(const car_member *member, const pool *p, int rank) {
     }
     if (o->force) {
         if (car_member_is_first(member)) {
-            car_context_log(run->context, CAR_LOG_WARNING, "%s about %s of memory, and %s are %s", who,
+            car_context_log(run->context, CAR_LOG_WARNING, "%s about %s of memory, but only %s are %s", who,
                             car_size_shown(needed).text, car_size_shown(p->bytes).text, p->source);
         }
         return CAR_OK;
     }
     return car_context_fail(run->context, CAR_ERROR_MEMORY,
-                            "%s about %s of memory (activations %s, all else %s), and %s are %s; what would fit: %s; "
-                            "%s goes on all the same",
+                            "%s about %s of memory (activations %s, everything else %s), but only %s are %s; what "
+                            "would fit: %s; %s runs it anyway",
                             who, car_size_shown(needed).text, car_size_shown(p->activations).text,
                             car_size_shown(p->others).text, car_size_shown(p->bytes).text, p->source, fits,
                             car_run_name(o, "force").text);

@@ -33,10 +33,9 @@ static car_status read_plan(car_run *run) {
     car_plan_header header;
     car_status status = CAR_OK;
     if (o->rule || o->placement || o->workers || o->stages || o->accumulate || o->planning) {
-        return car_context_fail(
-            run->context, CAR_ERROR_ARGUMENT,
-            "options.plan says what rule, placement, workers, stages, micro-batches and planning are: "
-            "leave them out");
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                "options.plan already defines rule, placement, workers, stages, accumulate and "
+                                "planning: leave these options out");
     }
     CAR_TRY(car_plan_read_header(run->context, o->plan_name, o->plan, &header));
     run->plan_config = header.config;
@@ -48,7 +47,7 @@ static car_status read_plan(car_run *run) {
     o->accumulate = header.config.accumulate;
     if (car_rule_info_of(header.config.rule)->in_turns) {
         if (o->threads && o->threads != header.config.threads) {
-            return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s is for %d threads: leave %s out",
+            return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s was made for %d threads: leave %s out",
                                     o->plan_name, header.config.threads, car_run_name(o, "threads").text);
         }
         o->threads = header.config.threads;
@@ -153,15 +152,15 @@ static car_status check_plan_steps(const car_run *run) {
     bool drains = run->begin_step >= 0 || (o->eval_every && !car_run_evaluates_beside(run));
     if (run->steps > most) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "%s has %lld steps and no period that repeats, so it cannot be run for %lld: give %s "
-                                "%lld, or mark a period with period=A:B in its first line",
+                                "%s has %lld steps and no period, so it cannot run for %lld: set %s to %lld, or mark a "
+                                "period with period=A:B in its first line",
                                 o->plan_name, (long long)most, (long long)run->steps, car_run_name(o, "steps").text,
                                 (long long)most);
     }
     if (drains && !car_plan_drains_exactly(run->plan) && car_run_is_first(run)) {
         car_context_log(run->context, CAR_LOG_WARNING,
-                        "the delays of %s are not the same in every step: where the run pauses (evaluations, %s) its "
-                        "schedule begins again, with the newest weights",
+                        "the delays of %s differ from step to step: after a pause of the run (an evaluation, %s) its "
+                        "schedule starts again with the newest weights",
                         o->plan_name, car_run_name(o, "resume").text);
     }
     return CAR_OK;
@@ -178,7 +177,7 @@ static car_status fit_schedule(car_run *run) {
         schedule->warmup = car_correction_warmup(run->plan_config.rule, &run->training.optimizer, run->steps);
     }
     if (o->schedule_epochs > 0 && !(every >= 1 && every < 1e15)) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s: %g epochs are %g steps",
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s: %g epochs are %g steps, which is out of range",
                                 car_run_name(o, "schedule").text, o->schedule_epochs, every);
     }
     schedule->every = o->schedule_epochs > 0 ? (int64_t)(every + 0.5) : schedule->every;
@@ -192,11 +191,11 @@ car_status car_run_count_steps(car_run *run) {
     car_status status = CAR_OK;
     if (o->epochs > 0 && run->epoch_steps == 0) {
         bool endless = car_dataset_get_info(run->dataset).samples[CAR_SPLIT_TRAIN] == CAR_DATASET_ENDLESS;
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                endless ? "%s: data %s has no end, so it has no epochs; say how long with %s"
-                                        : "%s: data %s has fewer samples than one global batch; say how long with %s",
-                                car_run_name(o, "epochs").text, car_dataset_name(run->dataset),
-                                car_run_name(o, "steps").text);
+        return car_context_fail(
+            run->context, CAR_ERROR_ARGUMENT,
+            endless ? "%s: data %s is endless, so it has no epochs; use %s instead"
+                    : "%s: data %s has fewer samples than one global batch, so it has no epochs; use %s instead",
+            car_run_name(o, "epochs").text, car_dataset_name(run->dataset), car_run_name(o, "steps").text);
     }
     if (wanted > 1e15) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s: %g are %g steps, more than a run can have",

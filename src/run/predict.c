@@ -25,7 +25,8 @@ static car_status find_input(const car_run *run, int labels, int *out) {
     return found == 1
                ? CAR_OK
                : car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
-                                  "a prediction is made of one input, and this graph has %d besides the labels", found);
+                                  "a prediction needs a graph with one input besides the labels, but this graph has %d",
+                                  found);
 }
 
 static car_status predict_first(car_member *member, void *user) {
@@ -65,7 +66,7 @@ car_status car_run_predict(car_run *run, const void *inputs, float *logits) {
     const car_op *loss = car_graph_op(run->graph, car_graph_op_count(run->graph) - 1);
     if (car_graph_classes(run->graph) == 0) {
         return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
-                                "this graph ends in a stage of one's own and has no logits to predict");
+                                "this graph ends in a custom stage, so it has no logits to predict");
     }
     int labels = loss->inputs[1];
     prediction p = {

@@ -22,7 +22,8 @@ static car_status forget_state(const car_run *run, car_snapshot *snapshot) {
     }
     numbers.updates = numbers.since = 0;
     car_snapshot_set_numbers(snapshot, &numbers);
-    car_context_log(run->context, CAR_LOG_WARNING, "the optimizer begins anew: its state was of another one");
+    car_context_log(run->context, CAR_LOG_WARNING,
+                    "the checkpoint has the state of another optimizer: this optimizer starts with a new state");
 done:
     car_context_release(run->context, zeros, zeros ? most : 0, 1);
     return status;
@@ -36,11 +37,10 @@ static car_status compare_optimizer(const car_run *run, const car_checkpoint *ch
     car_status status = CAR_OK;
     *other = then && strcmp(then, now) != 0;
     if (*other && !run->options.other_optimizer) {
-        status =
-            car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                             "the checkpoint of step %lld in %s has the state of optimizer %s, and this run has %s: "
-                             "begin with its weights instead (car_run_load)",
-                             (long long)car_checkpoint_step(checkpoint), run->options.directory, then, now);
+        status = car_context_fail(run->context, CAR_ERROR_ARGUMENT,
+                                  "the checkpoint of step %lld in %s has the state of optimizer %s, but this run uses "
+                                  "%s: load only its weights instead (car_run_load)",
+                                  (long long)car_checkpoint_step(checkpoint), run->options.directory, then, now);
     }
     cJSON_Delete(json);
     return status;
@@ -62,7 +62,7 @@ static car_status read_snapshot(car_run *run, int64_t step, car_snapshot *snapsh
     if (!run->exact) {
         car_context_log(run->context, CAR_LOG_WARNING,
                         "the checkpoint of step %lld lacks the previous version of the weights or a state of the "
-                        "optimizer: the run goes on, but not exactly as it would have",
+                        "optimizer: the run continues, but not exactly as it would have without a break",
                         (long long)step);
     }
     run->judge.averaged = car_snapshot_get_numbers(snapshot).updates > car_snapshot_get_numbers(snapshot).since;
@@ -97,8 +97,8 @@ car_status car_member_begin(car_member *member) {
     CAR_TRY(car_transport_broadcast(member->transport, 0, &step, sizeof step));
     if (step > run->steps && !run->options.run_directory) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "%s holds a run of %lld steps, more than the %lld of this one: give it more steps or "
-                                "epochs, or evaluate its weights (car_run_load)",
+                                "%s has a run of %lld steps, but this run has only %lld: set more steps or epochs, or "
+                                "just evaluate the weights (car_run_load)",
                                 run->options.directory, (long long)step, (long long)run->steps);
     }
     CAR_TRY(step >= 0 ? resume(member, step) : car_rank_initialize(member->rank, run->options.seed));
@@ -156,7 +156,7 @@ car_status car_run_load_with(car_run *run, const char *path, const car_weights_l
     CAR_REQUIRE(run->context, path);
     if (car_run_steps(run) > 0) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "weights are loaded before the first step, and %lld were made",
+                                "weights must be loaded before the first step, but %lld steps were already made",
                                 (long long)car_run_steps(run));
     }
     return car_run_together(run, load_member, &(load_work){path, config, report});

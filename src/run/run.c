@@ -40,17 +40,17 @@ static car_status check_launcher(const car_run *run) {
         return CAR_OK;
     }
     if (!run->launched) {
-        return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
-                                "this run is one process, and %s says that %lld were started: start it without mpirun "
-                                "or srun (in a Slurm job: 'srun -n 1'), or as ranks with %s replica and 'srun "
-                                "--mpi=pmix'",
-                                variable, (long long)started, car_run_name(&run->options, "placement").text);
+        return car_context_fail(
+            run->context, CAR_ERROR_UNSUPPORTED,
+            "this run uses one process, but %s says that %lld were started: start it without mpirun or srun (in a "
+            "Slurm job: with 'srun -n 1'), or run it over ranks with %s replica and 'srun --mpi=pmix'",
+            variable, (long long)started, car_run_name(&run->options, "placement").text);
     }
-    return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
-                            "%s says that %lld processes were started, but MPI (%s) sees this one only: they were not "
-                            "started by a launcher that this MPI knows. Use its own mpirun, or under Slurm 'srun "
-                            "--mpi=pmix'",
-                            variable, (long long)started, car_transport_name(run->members[0].transport));
+    return car_context_fail(
+        run->context, CAR_ERROR_UNSUPPORTED,
+        "%s says that %lld processes were started, but MPI (%s) only sees this one: it does not know the launcher that "
+        "started them. Use the mpirun of this MPI, or under Slurm 'srun --mpi=pmix'",
+        variable, (long long)started, car_transport_name(run->members[0].transport));
 }
 
 /* Ranks are threads of this process. If addresses are limited (ulimit -v), each rank may reserve an equal share of half
@@ -61,8 +61,8 @@ static car_status create_hub(car_run *run) {
     car_status status = CAR_OK;
     if (car_run_has_ranks(run) && run->devices > o->most_ranks) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "%s %s with %d workers would be more than %d ranks in one process: start it with "
-                                "mpirun, or as 'carousel launch -n RANKS -- train ...' does",
+                                "%s %s with %d workers needs more than %d ranks, which is too many for one process: "
+                                "start it with mpirun, or with 'carousel launch -n RANKS -- train ...'",
                                 car_run_name(o, "placement").text, o->placement, o->workers, o->most_ranks);
     }
     CAR_TRY(create_members(run, car_run_has_ranks(run) ? (int)run->devices : 1));
@@ -116,8 +116,8 @@ static car_status build_model(car_run *run) {
     car_status status = CAR_OK;
     if (known && known->on_paper) {
         return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
-                                "model %s can only be planned (carousel plan); 'carousel train --help' lists those "
-                                "that can be trained",
+                                "model %s can only be planned (carousel plan), not trained; 'carousel train --help' "
+                                "lists the models that can be trained",
                                 o->model);
     }
     CAR_TRY(car_run_check_tasks(run));
@@ -129,11 +129,11 @@ static car_status build_model(car_run *run) {
     }
     if (car_graph_loss(run->graph) == CAR_NONE) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "options.graph is not finished: call car_graph_finish first, and look at its status");
+                                "options.graph is not finished: call car_graph_finish first, and check its status");
     }
     if (o->stages > car_graph_op_count(run->graph) && o->stages > o->workers) {
         return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
-                                "%s is %d, and the graph has %d operations: some would have nothing to do",
+                                "%s is %d, but the graph has only %d operations: use fewer stages",
                                 car_run_name(o, "stages").text, o->stages, car_graph_op_count(run->graph));
     }
     CAR_TRY(car_optimizer_check(&run->training.optimizer, run->graph));
@@ -180,7 +180,7 @@ static car_status cut_graph(car_run *run) {
         CAR_TRY(cut_within(run, &cut));
     } else if (cut.recompute.how == CAR_RECOMPUTE_AUTO && !run->partition->recompute && car_run_is_first(run)) {
         car_context_log(run->context, CAR_LOG_WARNING,
-                        "%s auto: in this model nothing that is held is cheap to make again; all of it stays held",
+                        "%s auto: this model has no activations that are cheap to recompute, so all of them are held",
                         car_run_name(o, "recompute").text);
     }
     run->recompute = cut.recompute;
@@ -202,7 +202,7 @@ static car_status make_plan(car_run *run) {
         CAR_TRY(car_plan_create(run->context, run->partition, &run->plan_config, &run->plan));
     }
     if (text && car_plan_devices(run->plan) != run->devices) {
-        status = car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s is for %lld ranks, and there are %d",
+        status = car_context_fail(run->context, CAR_ERROR_ARGUMENT, "%s is for %lld ranks, but there are %d",
                                   run->options.plan_name, (long long)run->devices, car_plan_devices(run->plan));
     }
 done:
@@ -247,11 +247,10 @@ static car_status describe_graph(const car_run *run, car_dataset_config *out) {
         out->model = (car_model_config){
             .batch = (int)shape.dim[0], .seq_len = (int)shape.dim[1], .vocabulary = (int)car_graph_classes(run->graph)};
     } else {
-        return car_context_fail(
-            run->context, CAR_ERROR_SHAPE,
-            "data %s is for a graph with an input 'images' or 'tokens': give a dataset or a feed of your "
-            "own",
-            run->options.data);
+        return car_context_fail(run->context, CAR_ERROR_SHAPE,
+                                "data %s needs a graph with an input 'images' or 'tokens': use options.dataset or "
+                                "options.feed for this graph",
+                                run->options.data);
     }
     return CAR_OK;
 }
@@ -260,7 +259,7 @@ static car_status check_classes(const car_run *run) {
     int64_t known = car_graph_classes(run->graph);
     int wanted = car_dataset_get_info(run->dataset).classes;
     if (known > 0 && wanted > known) { /* known is 0 if the graph ends in a custom stage */
-        return car_context_fail(run->context, CAR_ERROR_SHAPE, "data %s has %d classes, and the model %lld",
+        return car_context_fail(run->context, CAR_ERROR_SHAPE, "data %s has %d classes, but the model only %lld",
                                 car_dataset_name(run->dataset), wanted, (long long)known);
     }
     return CAR_OK;

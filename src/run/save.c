@@ -54,7 +54,7 @@ done:
 /* ---- failed writes --------------------------------------------------------------------------- */
 
 void car_run_note_loss(const car_run *run, const char *what, int64_t step, car_status status, car_kept_failure *loss) {
-    car_context_log(run->context, CAR_LOG_WARNING, "%s %lld: %s; training goes on", what, (long long)step,
+    car_context_log(run->context, CAR_LOG_WARNING, "%s %lld: %s; training continues", what, (long long)step,
                     car_context_error(run->context));
     if (loss->status == CAR_OK) {
         *loss = (car_kept_failure){.status = status, .step = step};
@@ -82,9 +82,8 @@ static car_status tell_loss(const car_run *run, const char *what, car_kept_failu
         return CAR_OK;
     }
     return what ? car_context_fail(run->context, status,
-                                   "%s, of step %lld, could not be written, and training went "
-                                   "on: %s",
-                                   what, (long long)loss->step, loss->why)
+                                   "%s of step %lld could not be written, but training continued: %s", what,
+                                   (long long)loss->step, loss->why)
                 : car_context_fail(run->context, status, "%s", loss->why);
 }
 
@@ -119,7 +118,7 @@ car_status car_run_set_configuration(car_run *run, const char *json) {
             made && cJSON_AddStringToObject(made, "optimizer", car_optimizer_config_name(&run->training.optimizer));
         own = added ? cJSON_PrintUnformatted(made) : NULL;
         if (!own) {
-            CAR_TRY(car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for a configuration"));
+            CAR_TRY(car_context_fail(run->context, CAR_ERROR_MEMORY, "out of memory for the configuration"));
         }
     }
     car_context_release_text(run->context, run->configuration);
@@ -157,7 +156,7 @@ static void take_snapshot(void *user, const car_snapshot *snapshot) {
     if (car_run_saves(run) && is_due(step, run->options.checkpoint_every)) {
         car_status status = write_snapshot(run, snapshot);
         if (status != CAR_OK) {
-            car_run_note_loss(run, "no checkpoint of step", step, status, &run->lost_checkpoint);
+            car_run_note_loss(run, "could not write the checkpoint of step", step, status, &run->lost_checkpoint);
         }
     }
     if (car_run_evaluates_beside(run) && is_due(step, run->options.eval_every) && step < atomic_load(&run->target) &&
@@ -217,7 +216,7 @@ done:
 car_status car_run_checkpoint(car_run *run) {
     CAR_ENTER(run, run->context);
     if (!car_run_saves(run)) {
-        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "checkpoints want a directory: %s",
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT, "checkpoints need a directory: set %s",
                                 car_run_name(&run->options, "directory").text);
     }
     return car_run_together(run, checkpoint_member, NULL);

@@ -43,10 +43,10 @@ static car_status check_labels(const evaluation *e, const car_tape *tape, int64_
     }
     for (int64_t r = 0; r < rows; r++) {
         if (labels[r] >= classes) {
-            return car_context_fail(car_program_context(e->program), CAR_ERROR_ARGUMENT,
-                                    "evaluation: label %d in row %lld of micro-batch %lld is not below %lld, the "
-                                    "number of classes",
-                                    (int)labels[r], (long long)r, (long long)batch, (long long)classes);
+            return car_context_fail(
+                car_program_context(e->program), CAR_ERROR_ARGUMENT,
+                "evaluation: label %d in row %lld of micro-batch %lld is out of range; there are %lld classes",
+                (int)labels[r], (long long)r, (long long)batch, (long long)classes);
         }
     }
     return CAR_OK;
@@ -213,13 +213,13 @@ car_status car_evaluate(const car_program *program, car_arena *arena, const car_
 
 car_status car_evaluate_check(const car_graph *graph, car_metric_function metric) {
     if (car_graph_classes(graph) == 0) {
-        return car_context_fail(car_graph_context(graph), CAR_ERROR_UNSUPPORTED,
-                                "this graph ends in a stage of one's own and has no logits to evaluate: use "
-                                "car_trainer_evaluate");
+        return car_context_fail(
+            car_graph_context(graph), CAR_ERROR_UNSUPPORTED,
+            "this graph ends in a custom stage, so it has no logits to evaluate: use car_trainer_evaluate");
     }
     if (metric && car_graph_logits(graph) == CAR_NONE) {
         return car_context_fail(car_graph_context(graph), CAR_ERROR_UNSUPPORTED,
-                                "a metric of one's own wants logits, and this graph's head never has them all at once");
+                                "a custom metric needs the logits, but this graph's head never stores all of them");
     }
     return CAR_OK;
 }
@@ -241,7 +241,8 @@ car_status car_evaluate_with(const car_program *program, car_arena *arena, const
     car_status status = CAR_OK;
     *out = (car_evaluation){0};
     if (threads < 1 || batches < 1) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "evaluation wants at least one thread and one batch");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "an evaluation needs at least one thread and one micro-batch");
     }
     CAR_TRY(car_evaluate_check(car_program_graph(program), config->metric));
     CAR_TRY(car_context_allocate(context, (size_t)threads, sizeof *handles, &handles));

@@ -107,7 +107,7 @@ static car_status refuse_feed(const car_tape *tape, int tensor) {
     list_inputs(graph, inputs, sizeof inputs);
     if (t) {
         return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
-                                "%s is computed, not an input of the graph, which are %s", t->name, inputs);
+                                "%s is computed, so it cannot be fed; the inputs of the graph are %s", t->name, inputs);
     }
     return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
                             "there is no tensor %d to feed; the inputs of the graph are %s", tensor, inputs);
@@ -148,11 +148,11 @@ car_status car_tape_logits(const car_tape *tape, const car_weights *weights, int
     int64_t classes = car_graph_classes(graph), width = 0;
     if (classes == 0) {
         return car_context_fail(car_program_context(tape->program), CAR_ERROR_UNSUPPORTED,
-                                "this graph ends in a stage of one's own and has no logits");
+                                "this graph ends in a custom stage, so it has no logits");
     }
     if (car_graph_precision(graph) != CAR_PRECISION_FP32) {
         return car_context_fail(car_program_context(tape->program), CAR_ERROR_UNSUPPORTED,
-                                "logits can be read of graphs in fp32 only; evaluate answers in bf16, too");
+                                "logits can only be read from graphs in fp32; in bf16 use car_evaluate");
     }
     int from = car_graph_logits(graph) != CAR_NONE ? car_graph_logits(graph) : head->inputs[0];
     const float *values = tape->tensors[from];
@@ -160,7 +160,7 @@ car_status car_tape_logits(const car_tape *tape, const car_weights *weights, int
     width = shape.dim[shape.rank - 1];
     if (!values || first < 0 || rows < 0 || first + rows > car_shape_elements(shape) / width) {
         return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
-                                "logits of rows %lld to %lld, which are not there", (long long)first,
+                                "there are no logits of rows %lld to %lld", (long long)first,
                                 (long long)(first + rows - 1));
     }
     if (from == car_graph_logits(graph)) {
@@ -173,7 +173,8 @@ car_status car_tape_logits(const car_tape *tape, const car_weights *weights, int
                                      out, classes);
     car_kernels_leave(mode);
     return good ? CAR_OK
-                : car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT, "could not make logits");
+                : car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
+                                   "could not compute the logits");
 }
 
 static void note(const car_tape *tape, int l, bool again, double start, size_t during) {
@@ -221,7 +222,7 @@ static car_status missing(const car_tape *tape, const car_op *op, int tensor) {
     const car_graph *graph = car_program_graph(tape->program);
     const car_tensor *t = car_graph_tensor(graph, tensor);
     return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
-                            "%s (%s) needs the %s %s, which is not there", op->name, car_op_kind_text(op->kind),
+                            "%s (%s) needs the %s %s, which is missing", op->name, car_op_kind_text(op->kind),
                             t->producer == CAR_NONE ? "input" : "tensor", t->name);
 }
 
@@ -261,7 +262,7 @@ static car_status compute_output(car_tape *tape, car_lane *lane, const car_weigh
     }
     if (tape->tensors[op->output]) {
         return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
-                                "%s (%s) has been run forward already", op->name, car_op_kind_text(op->kind));
+                                "the forward of %s (%s) has already run", op->name, car_op_kind_text(op->kind));
     }
     CAR_TRY(make_tensor(tape, op->output));
     io.out = tape->tensors[op->output];
@@ -345,7 +346,8 @@ static car_status bind_backward(car_tape *tape, int l, car_kernel_io *io) {
     io->grad_out = tape->grad_buffers[car_graph_tensor(graph, op->output)->grad_buffer];
     if (!io->grad_out) {
         return car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
-                                "backward of %s before that of what follows it", op->name);
+                                "the backward of %s must come after the backward of the operations that use its output",
+                                op->name);
     }
     for (int q = 0; q < op->input_count; q++) {
         if (op->grad_mode[q] == CAR_GRAD_WRITE || op->grad_mode[q] == CAR_GRAD_ADD) {
@@ -495,7 +497,7 @@ car_status car_tape_backward(car_tape *tape, car_lane *lane, const car_weights *
     for (int l = end - 1; status == CAR_OK && l >= begin; l--) {
         if (tape->next_backward != CAR_NONE && tape->next_backward != l) {
             status = car_context_fail(car_program_context(tape->program), CAR_ERROR_ARGUMENT,
-                                      "backward of %s is due, not of %s",
+                                      "the next backward must be that of %s, not of %s",
                                       car_graph_op(car_program_graph(tape->program), tape->next_backward)->name,
                                       car_graph_op(car_program_graph(tape->program), l)->name);
             break;

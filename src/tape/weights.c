@@ -42,7 +42,8 @@ car_status car_engine_check_range(const car_program *program, int begin, int end
     int count = car_graph_op_count(car_program_graph(program));
     if (begin < 0 || end > count || begin > end) {
         return car_context_fail(car_program_context(program), CAR_ERROR_ARGUMENT,
-                                "operations %d to %d (not included) of a graph that has %d", begin, end, count);
+                                "there is no range of operations from %d to before %d; the graph has %d operations",
+                                begin, end, count);
     }
     return CAR_OK;
 }
@@ -51,7 +52,7 @@ car_status car_engine_check_param(const car_program *program, int param) {
     int count = car_graph_param_count(car_program_graph(program));
     if (param < 0 || param >= count) {
         return car_context_fail(car_program_context(program), CAR_ERROR_ARGUMENT,
-                                "there is no parameter %d; the graph has %d, from 0 on", param, count);
+                                "there is no parameter %d; the graph has %d, counted from 0", param, count);
     }
     return CAR_OK;
 }

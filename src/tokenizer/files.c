@@ -43,8 +43,9 @@ done:
 
 static car_status open_text(car_context *context, const char *path, car_mapped *out) {
     car_status status = car_mapped_open(context, path, out);
-    return status == CAR_OK && out->size == 0 ? car_context_fail(context, CAR_ERROR_FORMAT, "%s: is empty", path)
-                                              : status;
+    return status == CAR_OK && out->size == 0
+               ? car_context_fail(context, CAR_ERROR_FORMAT, "%s: the file is empty", path)
+               : status;
 }
 
 car_status car_tokenizer_train_file(car_context *context, const char *path, int vocabulary, car_tokenizer **out) {
@@ -97,7 +98,7 @@ static car_status write_header(encoding *e) {
     unsigned char header[HEADER_BYTES] = {0};
     if (e->count > UINT32_MAX) {
         return car_context_fail(e->output.context, CAR_ERROR_UNSUPPORTED,
-                                "%lld tokens are more than llm.c's header can count; leave the header out",
+                                "%lld tokens are too many for the header of llm.c; leave the header out",
                                 (long long)e->count);
     }
     car_bytes_put_u32(header, magic);
@@ -138,7 +139,7 @@ car_status car_tokenizer_encode_file(const car_tokenizer *tokenizer, const char 
     *out = (car_token_counts){0};
     if (car_tokenizer_size(tokenizer) > CAR_TOKENIZER_FILE_MOST) {
         return car_context_fail(context, CAR_ERROR_UNSUPPORTED,
-                                "the tokenizer has %d tokens; a file of 16-bit tokens holds up to %d",
+                                "the tokenizer has %d tokens, but a file of 16-bit tokens supports at most %d",
                                 car_tokenizer_size(tokenizer), CAR_TOKENIZER_FILE_MOST);
     }
     CAR_TRY(open_text(context, text, &file));

@@ -73,12 +73,12 @@ static car_status place_origin(reading *r, const char *name, const cJSON *number
     int n = cJSON_IsNumber(number) && number->valuedouble == (double)number->valueint ? number->valueint : -1;
     if (n < 0 || n >= r->count) {
         return car_context_fail(r->context, CAR_ERROR_FORMAT,
-                                "%s: token '%.60s' must have a number from 0 to %d: there are %d tokens", r->path, name,
-                                r->count - 1, r->count);
+                                "%s: token '%.60s' must have a number from 0 to %d, because there are %d tokens",
+                                r->path, name, r->count - 1, r->count);
     }
     if (r->origins[n].item && r->origins[n].added >= added) {
-        return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s: token '%.60s' has number %d, and so has another",
-                                r->path, name, n);
+        return car_context_fail(r->context, CAR_ERROR_FORMAT,
+                                "%s: token '%.60s' has number %d, which another token has too", r->path, name, n);
     }
     r->origins[n] = (origin){item, added};
     return CAR_OK;
@@ -119,7 +119,7 @@ static car_status find_origins(reading *r, const cJSON *vocabulary, const cJSON 
     int size = cJSON_IsObject(vocabulary) ? cJSON_GetArraySize(vocabulary) : 0;
     car_status status = CAR_OK;
     if (size == 0) {
-        return malformed(r, "has no vocabulary: an object of tokens with their numbers");
+        return malformed(r, "has no vocabulary, which is an object of tokens and their numbers");
     }
     int count = count_tokens(added, size);
     CAR_TRY(car_context_allocate(r->context, (size_t)count, sizeof *r->origins, &r->origins));
@@ -152,15 +152,16 @@ static car_status take_token(reading *r, const origin *from) {
     }
     CAR_TRY(to_bytes(r, 0, text, strlen(text), &length));
     if (length <= 0) {
-        return car_context_fail(r->context, CAR_ERROR_FORMAT,
-                                "%s: token '%.60s' has a character that stands for no byte: is it a byte-level BPE?",
-                                r->path, text);
+        return car_context_fail(
+            r->context, CAR_ERROR_FORMAT,
+            "%s: token '%.60s' has a character that does not represent a byte: is this a byte-level BPE?", r->path,
+            text);
     }
     CAR_TRY(car_tokenizer_add_token(r->tokenizer, r->scratch[0], length, false));
     /* The name in the JSON stays valid, and equal names mean equal bytes. */
     CAR_TRY(car_words_add(&r->words, (const unsigned char *)text, (int)strlen(text), &word));
     if (word < before) {
-        return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s: token '%.60s' is there twice", r->path, text);
+        return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s: token '%.60s' occurs twice", r->path, text);
     }
     CAR_TRY(car_context_grow(r->context, &r->word_token, &r->word_token_capacity, word + 1, sizeof *r->word_token));
     r->word_token[word] = r->tokenizer->count - 1;
@@ -184,7 +185,7 @@ static car_status find_token(const reading *r, const char *text, size_t bytes, i
     int word = bytes <= MOST_TOKEN_BYTES ? car_words_find(&r->words, (const unsigned char *)text, (int)bytes) : -1;
     if (word < 0) {
         return car_context_fail(r->context, CAR_ERROR_FORMAT,
-                                "%s: merge %d is about '%.*s', which is not in the vocabulary", r->path,
+                                "%s: merge %d uses '%.*s', which is not in the vocabulary", r->path,
                                 r->tokenizer->merges.count + 1, (int)(bytes < 60 ? bytes : 60), text);
     }
     *token = r->word_token[word];
@@ -212,7 +213,7 @@ static car_status take_merge_line(reading *r, const char *line, size_t bytes) {
     const char *space = memchr(line, ' ', bytes);
     size_t left = space ? (size_t)(space - line) : 0, right = space ? bytes - left - 1 : 0;
     if (left == 0 || right == 0 || memchr(space + 1, ' ', right)) {
-        return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s: merge %d is not two tokens with a space between",
+        return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s: merge %d is not two tokens separated by a space",
                                 r->path, r->tokenizer->merges.count + 1);
     }
     return take_merge(r, line, left, space + 1, right);
@@ -234,8 +235,8 @@ static car_status take_merges(reading *r, const cJSON *merges) {
         } else if (cJSON_IsArray(item) && right && !item->child->next->next) {
             CAR_TRY(take_merge(r, left, strlen(left), right, strlen(right)));
         } else {
-            return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s: merge %d is neither a text nor two", r->path,
-                                    r->tokenizer->merges.count + 1);
+            return car_context_fail(r->context, CAR_ERROR_FORMAT, "%s: merge %d is neither a string nor two strings",
+                                    r->path, r->tokenizer->merges.count + 1);
         }
     }
 done:
@@ -251,8 +252,7 @@ static bool has_type(const cJSON *object, const char *type) {
 
 static car_status unsupported(const reading *r, const char *what) {
     return car_context_fail(r->context, CAR_ERROR_UNSUPPORTED,
-                            "%s: %s; what can be read is a byte-level BPE that cuts words as GPT-2 does", r->path,
-                            what);
+                            "%s: %s; only byte-level BPE that splits words like GPT-2 is supported", r->path, what);
 }
 
 /* Refuses all settings that would lead to other tokens than ours. */
@@ -267,7 +267,7 @@ static car_status check_kind(const reading *r, const cJSON *root) {
         return unsupported(r, "its model is not a BPE");
     }
     if (!has_type(splits, "ByteLevel") || cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(splits, "use_regex"))) {
-        return unsupported(r, "its pre_tokenizer is not ByteLevel with GPT-2's expression");
+        return unsupported(r, "its pre_tokenizer is not ByteLevel with GPT-2's regular expression");
     }
     if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(splits, "add_prefix_space"))) {
         return unsupported(r, "its pre_tokenizer adds a space before the text");
@@ -281,7 +281,7 @@ static car_status check_kind(const reading *r, const cJSON *root) {
     for (size_t p = 0; p < sizeof plain / sizeof *plain; p++) {
         const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(model, plain[p]));
         if (text && *text) {
-            return unsupported(r, "it marks the parts of words");
+            return unsupported(r, "it has a continuing_subword_prefix or end_of_word_suffix");
         }
     }
     if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(model, "ignore_merges")) ||
@@ -299,7 +299,7 @@ static car_status parse(reading *r, cJSON **root) {
     CAR_TRY(car_mapped_open(r->context, r->path, &file));
     *root = file.size > 0 ? cJSON_ParseWithLength((const char *)file.data, file.size) : NULL;
     if (!cJSON_IsObject(*root)) {
-        status = malformed(r, "is not a JSON object");
+        status = malformed(r, "not a JSON object");
     }
 done:
     car_mapped_close(&file);

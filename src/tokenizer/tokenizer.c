@@ -65,7 +65,7 @@ void car_tokenizer_destroy(car_tokenizer *tokenizer) {
 car_status car_tokenizer_add_token(car_tokenizer *t, const unsigned char *bytes, int length, bool added) {
     car_status status = CAR_OK;
     if (t->count == CAR_TOKENIZER_MOST || length > INT32_MAX / 4 - t->byte_count) {
-        return car_context_fail(t->context, CAR_ERROR_UNSUPPORTED, "a tokenizer of more than %d tokens, or 512 MB",
+        return car_context_fail(t->context, CAR_ERROR_UNSUPPORTED, "a tokenizer can have at most %d tokens and 512 MB",
                                 CAR_TOKENIZER_MOST);
     }
     /* Growing may move the bytes that `bytes` points to. */
@@ -85,8 +85,7 @@ car_status car_tokenizer_add_merge(car_tokenizer *t, car_pair pair, int made) {
     car_status status = CAR_OK;
     CAR_TRY(car_pairs_add(&t->merges, pair, &number));
     if (number < before) {
-        return car_context_fail(t->context, CAR_ERROR_FORMAT, "merge %d is the same as merge %d", before + 1,
-                                number + 1);
+        return car_context_fail(t->context, CAR_ERROR_FORMAT, "merge %d repeats merge %d", before + 1, number + 1);
     }
     CAR_TRY(car_context_grow(t->context, &t->made, &t->made_capacity, number + 1, sizeof *t->made));
     t->made[number] = made;
@@ -108,8 +107,8 @@ car_status car_tokenizer_settle(car_tokenizer *t, const char *source) {
     for (int b = 0; b < 256; b++) {
         if (t->byte_token[b] < 0) {
             return car_context_fail(t->context, CAR_ERROR_FORMAT,
-                                    "%s: its vocabulary has no token for the byte 0x%02x, so it cannot encode every "
-                                    "text; a byte-level tokenizer has one for each",
+                                    "%s: its vocabulary has no token for byte 0x%02x, so it cannot encode every text; "
+                                    "a byte-level tokenizer needs one for each byte",
                                     source, b);
         }
     }

@@ -56,7 +56,7 @@ static car_status count_words(learner *l, const unsigned char *text, size_t byte
             if (length > (size_t)(MOST_SYMBOLS - l->symbol_count)) {
                 return car_context_fail(
                     l->context, CAR_ERROR_UNSUPPORTED,
-                    "the different words of the text have more than 256 MB; learn from a part of it");
+                    "the distinct words of the text take more than 256 MB; learn from a part of the text");
             }
             CAR_TRY(car_context_grow(l->context, &l->symbols, &l->symbol_capacity, l->symbol_count + (int)length,
                                      sizeof *l->symbols));

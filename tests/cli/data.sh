@@ -46,7 +46,7 @@ expect 2 "the dataset D is missing" data pack -o file
 expect 2 "--size 0" data pack cifar10:cifar -o file --size 0
 expect 2 "--size requires a value" data pack cifar10:cifar -o file --size
 expect 2 "there is no data 'cifra10:cifar'" data info cifra10:cifar
-expect 2 "lacks a path" data info tokens
+expect 2 "has no path" data info tokens
 
 # ---- what is found
 
@@ -112,7 +112,7 @@ expect 0 ", numbered like the rows:" eval names-run
 expect 0 " 1 cat " eval names-run
 mv names/val/cat $'names/val/c\xFFt'
 mv names/train/cat $'names/train/c\xFFt'
-expect 1 "class 1 is called 'c\\xFFt'" data info imagefolder:names
+expect 1 "class 1 is named 'c\\xFFt'" data info imagefolder:names
 rm deep/train/dog/.hidden.jpg # the end of this script looks for what is hidden
 
 # ---- packing
@@ -141,7 +141,7 @@ expect 1 "cut short or damaged" data info packed:cut.pack
 expect 1 "cut short or damaged" data pack packed:cut.pack -o again.pack
 expect 1 "not a file of packed images" data info packed:text.txt
 : >empty.txt
-expect 1 "has no tokens" data info tokens:empty.txt
+expect 1 "contains no tokens" data info tokens:empty.txt
 if [ "$(id -u)" != 0 ]; then
     mkdir closed
     chmod 0 closed

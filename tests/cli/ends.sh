@@ -96,7 +96,7 @@ done
 
 # Devices are not written over, links are followed.
 if mknod "$directory/null" c 1 3 2>/dev/null; then
-    expect 1 "is not a regular file" plan --model mlp --svg "$directory/null"
+    expect 1 "not a regular file" plan --model mlp --svg "$directory/null"
     [ -c "$directory/null" ] || fail "a device was replaced"
 fi
 ln -s "$directory/real.svg" "$directory/link.svg"
@@ -149,7 +149,7 @@ for try in 1 2 3 4 5 6; do
     )
     code=$?
     [ $code = 1 ] || fail "no room and no finite loss: exit $code"
-    grep -q "^carousel: .*is not finite: a smaller learning rate" "$directory/log" ||
+    grep -q "^carousel: .*is not finite: try a smaller learning rate" "$directory/log" ||
         fail "the reason was lost, try $try: $(tail -n 3 "$directory/log")"
     if grep "no checkpoint of step" "$directory/log" | grep -q "is not finite"; then
         fail "the reason was taken for a checkpoint's, try $try"

@@ -33,7 +33,7 @@ expect 0 '"samples":	15' eval images --json
 expect 0 "$(result_of images.log)" eval --model resnet20 --weights images --data synthetic --image-size 8 --classes 7 \
     --seed 9 --batch 5 --batches 3
 expect 1 "No such file" eval tokens --data tokens:absent
-expect 1 "is it of another model?" eval images --model mlp
+expect 1 "is it the file of another model?" eval images --model mlp
 
 # ---- what is no run
 

@@ -67,8 +67,8 @@ for run in "several stagger micro-batch" "by-worker-whole cdp-v2 worker"; do
 done
 expect 2 "--accumulate 0: must be a whole number from 1 to 65536" "${small[@]}" --accumulate 0
 expect 2 "--accumulate two: must be a whole number" "${small[@]}" --accumulate two
-expect 2 "there is no order of sums 'nobody'" "${several[@]}" --sum-order nobody
-expect 2 "so each adds its own gradients before they meet" "${several[@]}" --rule dp --sum-order micro-batch
+expect 2 "there is no sum order 'nobody'" "${several[@]}" --sum-order nobody
+expect 2 "so each first adds up its own; use --sum-order worker" "${several[@]}" --rule dp --sum-order micro-batch
 
 # As many ranks as there may be.
 expect 0 "64 ranks on 1 machine" train --model mlp --width 16 --depth 8 --placement grid --rule dp --workers 8 --stages 8 \
@@ -109,6 +109,6 @@ expect 1 "is not finite" "${wild[@]}"
 timeout 60 "$CAROUSEL" "${wild[@]}" >"$directory/log" 2>&1
 [ "$(grep -c 'carousel: ' "$directory/log")" = 1 ] || fail "a failure is not said once: $(cat "$directory/log")"
 expect 1 "No such file" "${small[@]}" --steps 2 --placement pipeline --init "$directory/none.safetensors"
-expect 2 "more than 64 ranks in one process" "${small[@]}" --workers 20 --stages 20 --steps 2 --placement grid
+expect 2 "more than 64 ranks, which is too many for one process" "${small[@]}" --workers 20 --stages 20 --steps 2 --placement grid
 
 finish

@@ -6,10 +6,10 @@
 
 # Far too large for any machine, and refused at once.
 SECONDS=0
-expect 1 "--force goes on all the same" train --model gpt2 --workers 16 --batch 4096 --steps 1 --out "$directory/large"
+expect 1 "--force runs it anyway" train --model gpt2 --workers 16 --batch 4096 --steps 1 --out "$directory/large"
 expect 1 "TB of memory (activations" train --model gpt2 --workers 16 --batch 4096 --steps 1
-expect 1 "the plan of 65536 workers and 65536 stages alone needs " train --model mlp --workers 65536
-expect 1 "the plan of 512 workers and 1048576 stages alone needs" train --model mlp --workers 512 --stages 1048576 --batch 1
+expect 1 "the plan for 65536 workers and 65536 stages alone needs " train --model mlp --workers 65536
+expect 1 "the plan for 512 workers and 1048576 stages alone needs" train --model mlp --workers 512 --stages 1048576 --batch 1
 [ $SECONDS -le 20 ] || fail "it took $SECONDS s to refuse"
 [ ! -e "$directory/large" ] || fail "a run that was refused left a directory"
 
@@ -20,7 +20,7 @@ limited() {
 # Sanitizers want terabytes of addresses.
 if (ulimit -v 600000 && "$CAROUSEL" --version >/dev/null 2>&1); then
     limited --batch 16 && fail "a run that does not fit began"
-    grep -qE 'the run needs about 4[0-9.]+ MB of memory \(activations 3.*weights 42.9 MB.*, and 2[0-9][0-9] MB are of addresses, see ulimit -v; what would fit: ' \
+    grep -qE 'the run needs about 4[0-9.]+ MB of memory \(activations 3.*weights 42.9 MB.*, but only 2[0-9][0-9] MB are available as address space \(see ulimit -v\); what would fit: ' \
         "$directory/log" || fail "the numbers: $(cat "$directory/log")"
     ways=$(sed -n 's/.*what would fit: \(.*\); --force.*/\1/p' "$directory/log")
     tries=0

@@ -63,7 +63,7 @@ for how in removed replaced; do
     [ $how = removed ] || mkdir "$directory/gone"
     wait $runner
     [ $? = 1 ] || fail "$how: the run did not fail: $(cat "$directory/log-$how")"
-    grep -q "the run directory $directory/gone was removed while the run went on" "$directory/log-$how" ||
+    grep -q "the run directory $directory/gone was removed during the run" "$directory/log-$how" ||
         fail "$how: the reason is missing: $(cat "$directory/log-$how")"
     [ ! -e "$directory/gone/weights.safetensors" ] || fail "$how: the run wrote to another directory"
 done

@@ -50,9 +50,9 @@ json '"recomputation" not in d' "${tiny[@]}" --memory-limit 4GB
 whole='d["predictions"]["activations_device_peak_bytes"] + sum(d["predictions"][k + "_device_bytes"] for k in ("weights", "gradients", "optimizer"))'
 json "$whole <= 70e6 and d['recomputation']['tensors'] > 0" "${tiny[@]}" --memory-limit 70MB
 expect 2 "--recompute 1.5: it must be off, auto, or the share" "${tiny[@]}" --recompute 1.5
-expect 2 "the least is 0." "${tiny[@]}" --recompute 0.01
-expect 2 "nothing that is held can be made again" --model mlp --workers 1 --partition cuts:1,2,3,4,5,6,7,8,9,10 --recompute 0.5
-expect 1 "--memory-limit 1.00 MB: the least that is possible is " "${tiny[@]}" --memory-limit 1MB
+expect 2 "the minimum is 0." "${tiny[@]}" --recompute 0.01
+expect 2 "no activation can be recomputed inside its stage" --model mlp --workers 1 --partition cuts:1,2,3,4,5,6,7,8,9,10 --recompute 0.5
+expect 1 "--memory-limit 1.00 MB: the run needs at least " "${tiny[@]}" --memory-limit 1MB
 expect 2 "--memory-limit much: it must be a number of bytes" "${tiny[@]}" --memory-limit much
 expect 2 "leave out --recompute" "${tiny[@]}" --memory-limit 1GB --recompute auto
 "$CAROUSEL" plan "${tiny[@]}" --recompute 0.4 --svg recompute.svg >/dev/null || fail "no figure with recomputation"
@@ -116,9 +116,9 @@ json "d['timing']['step_s'] >= d['timing']['step_without_network_s'] >= 0.999 * 
 json "all(('timing' in p) == (p['placement'] != 'shared') for p in d['plans']) and d['cluster']['devices'] == 4" \
     --model mlp --workers 4 --compare --cluster cluster.json
 expect 2 "--placement shared has none" --model mlp --workers 4 --cluster cluster.json
-expect 2 "zero-copies and zero-ahead are for cdp-v1, cdp-v2 and stagger" --model mlp --workers 4 --placement replica --zero-copies 2
-expect 2 "a single copy leaves when it was used" --model mlp --workers 4 --placement zero --zero-copies 1 --zero-ahead 2
-expect 2 "it must be 1 to 8, the slots of a step" --model mlp --workers 4 --placement zero --zero-ahead 9
+expect 2 "zero-copies and zero-ahead can only be used with placement zero and rule cdp-v1, cdp-v2 or stagger" --model mlp --workers 4 --placement replica --zero-copies 2
+expect 2 "a single copy of the weights can only be sent on after its use" --model mlp --workers 4 --placement zero --zero-copies 1 --zero-ahead 2
+expect 2 "it must be 1 to 8, the number of slots in a step" --model mlp --workers 4 --placement zero --zero-ahead 9
 expect 2 "--zero-copies" --model mlp --workers 4 --placement zero --zero-copies 3
 expect 2 "must be auto or a whole number" --model mlp --workers 4 --placement zero --zero-ahead soon
 # Weights that go round, in both forms; how early two copies go is chosen by time, and said.
@@ -230,8 +230,8 @@ json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2
 json "354e6 < sum(p['bytes'] for p in d['parameters']) / 4 < 356e6" --model gpt2 --depth 24 --width 1024 --heads 16 --batch 1
 expect 2 "precision 'fp16': it must be fp32 or bf16" --model gpt2 --precision fp16
 expect 0 "In bf16 a weight takes 2 bytes in each version and 4 where it is updated" --model gpt2-nano --precision bf16
-expect 2 "cannot be shared by 7 heads" --model gpt2 --heads 7
-expect 2 "it has no heads to set" --model mlp --heads 2
+expect 2 "is not a multiple of the number of heads, 7" --model gpt2 --heads 7
+expect 2 "heads cannot be set" --model mlp --heads 2
 
 # ---- JSON ---------------------------------------------------------------------------------------
 
@@ -316,8 +316,8 @@ grep -q "Cyclic data parallelism, cdp-v2" out.svg || fail "out.svg does not name
 [ "$(ls)" = "$(printf 'answer.json\nout.svg')" ] || fail "left behind: $(ls)"
 expect 0 "The figure is in out.svg" --model mlp --workers 3 --accumulate 2 --svg out.svg
 grep -q "2 micro-batches of each in a step" out.svg || fail "out.svg does not name the micro-batches of a step"
-expect 2 "gpipe is not one" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
-expect 2 "cannot be read" --model mlp --workers 64 --svg x.svg
+expect 2 "gpipe is not cyclic" --model mlp --workers 2 --placement pipeline --rule gpipe --svg x.svg
+expect 2 "would not be readable" --model mlp --workers 64 --svg x.svg
 expect 1 "missing/x.svg: cannot create" --model mlp --workers 2 --svg missing/x.svg
 [ -e x.svg ] && fail "a refused figure was written"
 
@@ -341,10 +341,10 @@ expect 2 "--freshness-slack -1" --model mlp --freshness-slack -1
 expect 2 "--compare and --dump cannot be used together" --model mlp --compare --dump
 expect 2 "--dump and --json cannot be used together" --model mlp --dump --json
 expect 2 "--compare and --svg cannot be used together" --model mlp --compare --svg x.svg
-expect 2 "known are sgd, adamw and muon" --model mlp --optimizer adam
+expect 2 "the optimizers are sgd, adamw and muon" --model mlp --optimizer adam
 expect 2 "leave out --ranks" --model mlp --compare --ranks 2
 expect 2 "--threads is for --placement shared" --model mlp --placement zero --threads 2
-expect 2 "there is no rule 'cdp'; known are: dp, cdp-v1, cdp-v2" --model mlp --rule cdp
+expect 2 "there is no rule 'cdp'; use one of dp, cdp-v1, cdp-v2" --model mlp --rule cdp
 expect 2 "there is no placement 'zeros'" --model mlp --placement zeros
 expect 2 "there is no mapping 'random'" --model mlp --placement replica --ranks 2 --mapping random
 expect 2 "it must be auto, direct or winograd" --model mlp --convolutions fast
@@ -358,7 +358,7 @@ expect 2 "cut" --model mlp --workers 3 --partition cuts:2,99
 expect 2 "5 stages for 3 workers" --model mlp --workers 3 --stages 5
 expect 2 "3 ranks for 4 workers" --model mlp --workers 4 --ranks 3 --placement replica
 expect 2 "use --placement pipeline" --model mlp --rule 1f1b
-expect 2 "only cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
+expect 2 "only rule cdp-v2" --model mlp --rule cdp-v1 --freshness-slack 1
 expect 2 "resnet20" --model resnet21
 [ "$("$CAROUSEL" plan --model mlp --workers 3 --stages 5 2>/dev/null)" = "" ] || fail "an error left something on standard output"
 

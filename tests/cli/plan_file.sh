@@ -18,7 +18,7 @@ expect 0 "done after 7 steps" --model mlp --workers 3 --steps 7 --out rule
 expect 0 "done after 7 steps" --model mlp --plan cycle.plan --steps 7 --out file
 same rule file
 sed 's/F1.1@1/F1.1@0/' cycle.plan >wrong.plan
-expect 1 "rule cdp-v2 makes F1.1@1" --model mlp --plan wrong.plan
+expect 1 "rule cdp-v2 has F1.1@1" --model mlp --plan wrong.plan
 expect 1 "[ ] marks F1.1@0" --model mlp --plan wrong.plan
 
 # ---- one's own ----------------------------------------------------------------------------------
@@ -79,12 +79,12 @@ expect 2 "already sets --rule" --model mlp --plan gone.plan --rule dp
 expect 2 "already sets --workers" --model mlp --plan gone.plan --workers 3
 expect 2 "already sets --stages" --model mlp --plan gone.plan --stages=3
 expect 1 "nothing.plan" --model mlp --plan nothing.plan
-expect 1 "a plan begins with 'carousel-plan 2'" --model mlp --plan own1/config.json
+expect 1 "a plan must begin with 'carousel-plan 2'" --model mlp --plan own1/config.json
 expect 1 "is for 3 stages, 3 bundles" --model gpt2-nano --seq-len 8 --plan gone.plan
 sed 's/B0.0@0/B0.0@1/' gone.plan >early.plan
 expect 1 "[0']" --model mlp --plan early.plan
 sed '1s/plan 2/plan 1/; s/B0.0@0/B0.0@0-a/' gone.plan >older.plan
-expect 1 "in 'carousel-plan 1' write 2, and leave out" --model mlp --plan older.plan
+expect 1 "change 'carousel-plan 1' to 'carousel-plan 2', and remove" --model mlp --plan older.plan
 sed '1s/placement=shared/placement=replica/' gone.plan >replica.plan
 expect 1 "[ ] marks U2.2@1" --model mlp --plan replica.plan
 

@@ -19,7 +19,7 @@ expect 2 "RUN_DIR... is missing" report -o page.html
 expect 2 "-o FILE.html is missing" report dp
 expect 2 "--output requires a value" report dp -o
 expect 2 "there is no option --open" report dp -o page.html --open
-expect 1 "nothing: cannot look into it: No such file or directory" report dp nothing -o page.html
+expect 1 "nothing: cannot open: No such file or directory" report dp nothing -o page.html
 expect 2 "is not a directory" report dp/summary.json -o page.html
 expect 1 "nowhere/page.html" report dp -o nowhere/page.html
 [ ! -e page.html ] || fail "a report that failed left a page"
@@ -52,7 +52,7 @@ grep -qF '"lines":13,' page.html || fail "the lines behind the damaged ones are 
 
 cp page.html before.html
 echo '{"model": "mlp"' >dp/summary.json
-expect 1 "dp/summary.json:1:16: this is not JSON, or not all of it" report dp -o page.html
+expect 1 "dp/summary.json:1:16: not valid JSON, or cut short" report dp -o page.html
 cmp -s page.html before.html || fail "a report that failed changed the page"
 rm dp/summary.json
 expect 0 "note: dp: summary.json is missing" report dp -o page.html

@@ -84,7 +84,7 @@ same adam adam2 "adamw with clipping did not go on exactly"
 train adam2 --resume --steps 14
 grep -q "not exactly.*--steps" "$directory/log" || fail "another end of a cosine: not said to be inexact"
 train adam2 --resume --steps 15 --optimizer sgd
-grep -q "the optimizer begins anew" "$directory/log" || fail "another optimizer: $(cat "$directory/log")"
+grep -q "this optimizer starts with a new state" "$directory/log" || fail "another optimizer: $(cat "$directory/log")"
 
 # Without samples to evaluate on a run ends well, and who wants evaluations hears so before it begins.
 head -c 1200 "$directory/data_batch_1.bin" >"$directory/short.txt" # a tenth of it is no sample

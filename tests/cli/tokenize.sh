@@ -45,7 +45,7 @@ expect 0 "done after 2 steps" "${train[@]}" --data tokens:text.bin --out run
 cmp -s run/tokenizer.json text.tokenizer.json || fail "the run has not the tokenizer of its data"
 grep -q '"vocabulary":	300' run/config.json || fail "the run has not the vocabulary of the tokenizer"
 expect 0 "perplexity" eval run
-expect 1 "vocabulary ends at 279; it needs a model of more tokens (vocabulary)" "${train[@]}" --data tokens:text.bin --vocabulary 280
+expect 1 "vocabulary ends at 279; use a model with a larger vocabulary" "${train[@]}" --data tokens:text.bin --vocabulary 280
 mv text.tokenizer.json hidden.json
 expect 1 "vocabulary ends at 255" "${train[@]}" --data tokens:text.bin
 expect 0 "done after 2 steps" "${train[@]}" --data tokens:text.bin --vocabulary 320 --out wide
@@ -53,7 +53,7 @@ expect 0 "done after 2 steps" "${train[@]}" --data tokens:text.bin --vocabulary 
 expect 1 "give --tokenizer FILE" generate wide --prompt line
 expect 0 "line" generate wide --prompt line --tokens 3 --tokenizer hidden.json
 expect 0 "resuming after step 2" train --out run --resume --steps 3
-expect 2 "cannot be shared by 3 heads" "${train[@]}" --data tokens:text --heads 3
+expect 2 "is not a multiple of the number of heads, 3" "${train[@]}" --data tokens:text --heads 3
 expect 0 "parameters" plan --model gpt2-nano --workers 2 --heads 3 --vocabulary 1000
 
 # ---- another implementation

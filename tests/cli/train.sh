@@ -30,7 +30,7 @@ expect 2 "there is no data 'imagenet'" train --model mlp --data imagenet
 expect 2 "imagefolder:DIR" train --model mlp --data imagefolder
 expect 1 "/nonexistent" train --model mlp --data imagefolder:/nonexistent
 expect 2 "--order random" train --model mlp --order random
-expect 2 "has no end" train --model mlp --epochs 2
+expect 2 "is endless" train --model mlp --epochs 2
 expect 1 "/nonexistent/w.safetensors" train --model mlp --init /nonexistent/w.safetensors
 expect 2 "--resume requires --out" train --model mlp --resume
 expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
@@ -41,8 +41,8 @@ expect 2 "--betas 0.9" train --model mlp --betas 0.9
 expect 2 "it must be auto, direct or winograd" train --model mlp --convolutions fast
 expect 2 "--nesterov needs" train --model mlp --nesterov --momentum 0
 expect 2 "must be a multiple" train --model mlp --workers 4 --stages 6
-expect 2 "only cdp-v2" train --model mlp --rule dp --freshness-slack 1
-expect 1 "could not create the run directory" train --model mlp --steps 1 --out /nonexistent/run
+expect 2 "only rule cdp-v2" train --model mlp --rule dp --freshness-slack 1
+expect 1 "cannot create the run directory" train --model mlp --steps 1 --out /nonexistent/run
 expect 2 "resnet20" train --model resnet21
 expect 2 "there is no model 'resnet21'" eval --model resnet21 --weights none --data synthetic
 expect 1 "can only be planned" train --model gpt3-175b --workers 2 --steps 1
@@ -122,7 +122,7 @@ run --eval-every 40 --eval-batches 4 >/dev/null
 "$CAROUSEL" eval --model mlp --width 128 --weights "$directory/run" --data synthetic --batch 8 --batches 4 >"$directory/eval" 2>&1 || fail "eval failed"
 grep -qF "$(sed -n 's/^evaluation after step 40: //p' "$directory/log")" "$directory/eval" || fail "eval says otherwise than the run: $(cat "$directory/eval")"
 expect 0 '"top1"' eval --model mlp --width 128 --weights "$directory/run/weights.safetensors" --data synthetic --json
-expect 1 "[10, 128] there and [7, 128] in the model; --reset-head leaves" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --steps 1
+expect 1 "[10, 128] in the file and [7, 128] in the model; --reset-head keeps" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --steps 1
 expect 0 "initialized anew" train --model mlp --width 128 --classes 7 --init "$directory/run/weights.safetensors" --reset-head --steps 1
 expect 2 "precision 'fp16': it must be fp32 or bf16" train --model mlp --save-precision fp16 --steps 1
 expect 0 "" train --model mlp --save-precision bf16 --steps 1 --batch 2 --keep 0 --out "$directory/halves"
@@ -133,7 +133,7 @@ expect 0 "parameters loaded" train --model mlp --width 128 --init "$directory/ru
 # A file of torch.save is answered with lines of Python that make a safetensors file of it, whatever its name has in it.
 printf 'PK\003\004%22s\016\000\000\000model/data.pkl%64s' '' '' >"$directory/it's \"a\".pth"
 expect 1 'safetensors.torch.save_file(' train --model mlp --init "$directory/it's \"a\".pth" --steps 1
-expect 1 'is a file of PyTorch' eval --model mlp --weights "$directory/it's \"a\".pth" --data synthetic
+expect 1 'was written by PyTorch' eval --model mlp --weights "$directory/it's \"a\".pth" --data synthetic
 if command -v python3 >/dev/null; then
     "$CAROUSEL" train --model mlp --init "$directory/it's \"a\".pth" --steps 1 2>&1 | tail -n 2 |
         python3 -c 'import sys; compile(sys.stdin.read(), "lines", "exec")' || fail "the lines that convert a .pth are not Python"

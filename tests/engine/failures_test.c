@@ -88,7 +88,7 @@ static void test_unproven_plan_is_refused(void **state) {
     training.feed_user = &session;
     must(&session, car_plan_create(session.context, session.partition, &config.plan, &plan));
     assert_failed(&session, car_trainer_create(plan, session.program, session.arena, &training, &trainer),
-                  CAR_ERROR_ARGUMENT, "the plan was not proven");
+                  CAR_ERROR_ARGUMENT, "the plan has not been proven");
     car_context_clear_error(session.context);
     must(&session, car_plan_validate(plan, 4));
     must(&session, car_trainer_create(plan, session.program, session.arena, &training, &trainer));
@@ -291,7 +291,7 @@ static void test_skipping_gives_up(void **state) {
         must(&session, car_trainer_run(session.trainer, CAR_TRAINER_MOST_SKIPPED - 1));
         car_status status = car_trainer_run(session.trainer, 3 * CAR_TRAINER_MOST_SKIPPED);
         assert_failed(&session, status, CAR_ERROR_NOT_FINITE, "10 steps in a row were skipped");
-        assert_failed(&session, status, CAR_ERROR_NOT_FINITE, "the last is step 10");
+        assert_failed(&session, status, CAR_ERROR_NOT_FINITE, "the last of them step 10");
         assert_int_equal(session.report_count, CAR_TRAINER_MOST_SKIPPED);
         assert_int_equal(car_trainer_steps(session.trainer), CAR_TRAINER_MOST_SKIPPED);
         close_session(&session);

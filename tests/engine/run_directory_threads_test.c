@@ -223,7 +223,7 @@ static void test_removed(void **state) {
         options.user = &p;
         must(context, car_run_create(context, &options, &run));
         assert_int_equal(car_run_train(run), CAR_ERROR_IO);
-        expect(context, "was removed while the run went on");
+        expect(context, "was removed during the run");
         assert_false(car_run_has_ended(run));
         assert_false(car_run_is_broken(run));
         car_run_destroy(run);
@@ -372,15 +372,15 @@ static void test_names(void **state) {
     options.eval_every = 0;
     options.patience = 1;
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_ARGUMENT);
-    expect(context, "--patience compares evaluations on the way: say how often there is one with --eval-every");
+    expect(context, "--patience needs evaluations during training: set --eval-every");
     options.dashes = false;
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_ARGUMENT);
-    expect(context, "options.patience compares");
+    expect(context, "options.patience needs evaluations");
     options = good;
     options.placement = "replica";
     options.most_ranks = 1;
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_ARGUMENT);
-    expect(context, "--placement replica with 2 workers would be more than 1 ranks in one process");
+    expect(context, "--placement replica with 2 workers needs more than 1 ranks, which is too many for one process");
     options.most_ranks = 0;
     options.mapping = "diagonal";
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_UNKNOWN_NAME);

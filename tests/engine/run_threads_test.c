@@ -187,7 +187,7 @@ static void test_finer_choices(void **state) {
     options.recompute = (car_recompute_config){0};
     options.memory_limit = 10;
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_MEMORY);
-    assert_non_null(strstr(car_context_error(context), "the least that is possible"));
+    assert_non_null(strstr(car_context_error(context), "the run needs at least"));
     car_context_clear_error(context);
     options.placement = "shared";
     options.memory_limit = 0;
@@ -195,7 +195,7 @@ static void test_finer_choices(void **state) {
     options.shape.width = 1 << 15;
     options.shape.depth = 1000; /* 4 TB */
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_MEMORY);
-    assert_non_null(strstr(car_context_error(context), "options.force goes on all the same"));
+    assert_non_null(strstr(car_context_error(context), "options.force runs it anyway"));
     car_context_destroy(context);
 }
 
@@ -220,12 +220,12 @@ static void test_resume(void **state) {
     assert_true(made >= 2 && made < STEPS);
     car_run_destroy(run);
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_IO); /* it holds a run */
-    assert_non_null(strstr(car_context_error(context), "go on with options.resume"));
+    assert_non_null(strstr(car_context_error(context), "continue it with options.resume"));
     car_context_clear_error(context);
     options.resume = true;
     options.optimizer = "sgd";
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_ARGUMENT);
-    assert_non_null(strstr(car_context_error(context), "has the state of optimizer adamw, and this run has sgd"));
+    assert_non_null(strstr(car_context_error(context), "has the state of optimizer adamw, but this run uses sgd"));
     car_context_clear_error(context);
     options.optimizer = "adamw";
     options.placement = "zero";
@@ -391,7 +391,8 @@ static void test_own_data(void **state) {
     class.input_bytes = 12;
     must(context, car_dataset_create(context, &class, &options.dataset));
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_SHAPE);
-    assert_non_null(strstr(car_context_error(context), "has 3072 bytes for 4 samples, and the data 12 for each"));
+    assert_non_null(
+        strstr(car_context_error(context), "has 3072 bytes for 4 samples, but the data has 12 bytes for each"));
     car_dataset_close(options.dataset);
     car_context_clear_error(context);
     class.read = NULL;
@@ -425,7 +426,7 @@ static void test_classes(void **state) {
     car_run_destroy(run);
     options.shape.classes = 2;
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_SHAPE);
-    assert_non_null(strstr(car_context_error(context), "data shelf has 3 classes, and the model 2"));
+    assert_non_null(strstr(car_context_error(context), "data shelf has 3 classes, but the model only 2"));
     car_dataset_close(options.dataset);
     car_context_destroy(context);
 }
@@ -486,17 +487,17 @@ static void test_mistakes(void **state) {
     const car_run_options good = small(&s);
     car_run_options o = good;
     (void)state;
-    o.model = NULL, refuse(&o, CAR_ERROR_ARGUMENT, "a model by its name, or a graph");
+    o.model = NULL, refuse(&o, CAR_ERROR_ARGUMENT, "either options.model or options.graph");
     o = good, o.model = "nothing", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "nothing");
     o = good, o.rule = "fast", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "fast");
     o = good, o.placement = "moon", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "moon");
-    o = good, o.optimizer = "lion", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "known are sgd, adamw and muon");
+    o = good, o.optimizer = "lion", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "the optimizers are sgd, adamw and muon");
     o = good, o.data = "tape:x", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "tape:x");
     o = good, o.resume = true, refuse(&o, CAR_ERROR_ARGUMENT, "options.directory");
     o = good, o.epochs = 1, refuse(&o, CAR_ERROR_ARGUMENT, "has no epochs");
     o = good, o.stages = 3, refuse(&o, CAR_ERROR_ARGUMENT, "3");
     o = good, o.model = "gpt2-nano", o.shape = (car_model_config){.batch = 1, .seq_len = 8}, o.metric = no_metric;
-    refuse(&o, CAR_ERROR_UNSUPPORTED, "a metric of one's own wants logits");
+    refuse(&o, CAR_ERROR_UNSUPPORTED, "a custom metric needs the logits");
 }
 
 int main(void) {

@@ -233,7 +233,7 @@ static void test_paths(void **state) {
         car_run_options options = small(placements[p]);
         options.directory = "/proc/nope";
         assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_IO);
-        expect(context, "/proc/nope: cannot make this directory");
+        expect(context, "/proc/nope: cannot create this directory");
         options.directory = NULL;
         options.best = "/nonexistent/best";
         options.eval_every = 10;
@@ -280,7 +280,7 @@ static void test_lost_files(void **state) {
         options.user = &s;
         car_run *run = open_run(context, &options);
         assert_int_equal(car_run_train(run), CAR_ERROR_IO);
-        expect(context, "could not be written, and training went on");
+        expect(context, "could not be written, but training continued");
         assert_int_equal(car_run_steps(run), options.steps);
         assert_int_equal(car_run_best_step(run), 10);
         must(context, car_run_evaluate(run, &evaluation));
@@ -331,7 +331,7 @@ static void test_numbers(void **state) {
     o = good, o.schedule.kind = (car_schedule_kind)77, refuse(&o, "options.schedule.kind is 77");
     o = good, o.schedule.kind = CAR_SCHEDULE_STEP, refuse(&o, "options.schedule.every is 0");
     o.schedule.every = 10, refuse(&o, "options.schedule.gamma is 0");
-    o = good, o.stages = 1000, refuse(&o, "options.stages is 1000, and the graph has");
+    o = good, o.stages = 1000, refuse(&o, "options.stages is 1000, but the graph has only");
 }
 
 static void test_steps(void **state) {
@@ -350,7 +350,7 @@ static void test_steps(void **state) {
     options.resume = true;
     options.steps = 2;
     assert_int_equal(car_run_create(context, &options, &run), CAR_ERROR_ARGUMENT);
-    expect(context, "holds a run of 3 steps, more than the 2 of this one");
+    expect(context, "has a run of 3 steps, but this run has only 2");
     options.steps = 3; /* nothing left to do */
     run = open_run(context, &options);
     must(context, car_run_train(run));

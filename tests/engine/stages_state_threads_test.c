@@ -271,7 +271,7 @@ static void expect_other_type_refused(car_context *context, const car_checkpoint
     car_expect_failure(toy.context, car_weights_load(weights, car_checkpoint_weights_path(checkpoint), NULL, NULL),
                        CAR_ERROR_UNSUPPORTED, "'model' has elements of type F64");
     car_expect_failure(context, car_checkpoint_read(checkpoint, snapshot, &exact), CAR_ERROR_SHAPE,
-                       "model is of type F64 there and of floats here");
+                       "model has type F64 in the file and floats in this model");
     car_weights_destroy(weights);
     car_snapshot_destroy(snapshot);
     car_toy_close(&toy);

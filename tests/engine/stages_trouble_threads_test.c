@@ -35,9 +35,9 @@ static void trouble_ends_a_run(void **state) {
     expect_trouble(CAR_TOY_FAILS, CAR_ERROR_STAGE, "stage run.1: the oscillator broke at 42");
     expect_trouble(CAR_TOY_FAILS_SILENTLY, CAR_ERROR_IO, "stage run.1: its forward failed");
     expect_trouble(CAR_TOY_WRITES_BEHIND, CAR_ERROR_STAGE,
-                   "stage run.1: its forward wrote behind the 56 bytes of output");
+                   "stage run.1: its forward wrote past the end of the 56 bytes of output");
     expect_trouble(CAR_TOY_WRITES_BEFORE, CAR_ERROR_STAGE,
-                   "stage run.1: its backward wrote in front of the 56 bytes of carried_gradients");
+                   "stage run.1: its backward wrote before the 56 bytes of carried_gradients");
     expect_trouble(CAR_TOY_INFINITE, CAR_ERROR_NOT_FINITE, "the loss of worker");
 }
 
@@ -85,13 +85,14 @@ static void bad_use_is_refused(void **state) {
     bad = good;
     bad.output_bytes = 8;
     bad.output_shape = (car_shape){1, {3}};
-    expect_refused(&bad, &none, CAR_ERROR_SHAPE, "output_shape has 12 bytes, its output_bytes are 8");
+    expect_refused(&bad, &none, CAR_ERROR_SHAPE, "output_shape has 12 bytes, but its output_bytes is 8");
     bad = good;
     bad.input_bytes = 8;
     expect_refused(&bad, &none, CAR_ERROR_ARGUMENT, "names no input");
-    expect_refused(&bad, &(car_stage_config){.input = 0}, CAR_ERROR_SHAPE, "takes in 8 bytes, and data hands on 16");
+    expect_refused(&bad, &(car_stage_config){.input = 0}, CAR_ERROR_SHAPE,
+                   "takes an input of 8 bytes, but data has 16");
     expect_refused(&good, &(car_stage_config){.input = CAR_NONE, .carried_count = 1, .carried = {0}},
-                   CAR_ERROR_ARGUMENT, "not a tensor of car_graph_carry");
+                   CAR_ERROR_ARGUMENT, "was not made by car_graph_carry");
     expect_refused(&good, &(car_stage_config){.input = CAR_NONE, .data_count = 1, .data = {7}}, CAR_ERROR_ARGUMENT,
                    "not an input of the graph");
     expect_refused(&good, &(car_stage_config){.input = CAR_NONE, .data_count = 9}, CAR_ERROR_ARGUMENT, "at most");
@@ -114,10 +115,11 @@ static void bad_plans_are_refused(void **state) {
         car_plan_config plan;
         const char *message;
     } cases[] = {
-        {{.workers = 6, .placement = CAR_PLACEMENT_REPLICA, .ranks = 4}, "4 ranks for 6 workers: ranks must divide"},
-        {{.workers = 4}, "6 stages for 4 workers: stages must be a multiple of workers"},
-        {{.workers = 2, .accumulate = -1}, "-1 micro-batches for each of 2 workers in a step: there must be 1 to"},
-        {{.workers = 0}, "0 workers; there must be 1 to"},
+        {{.workers = 6, .placement = CAR_PLACEMENT_REPLICA, .ranks = 4},
+         "4 ranks for 6 workers: the number of ranks must divide"},
+        {{.workers = 4}, "6 stages for 4 workers: the number of stages must be a multiple"},
+        {{.workers = 2, .accumulate = -1}, "-1 micro-batches per step, with 2 workers; use 1 to"},
+        {{.workers = 0}, "0 workers; use 1 to"},
         {{.workers = 2,
           .accumulate = 2,
           .rule = CAR_RULE_CDP_V2,
@@ -125,7 +127,7 @@ static void bad_plans_are_refused(void **state) {
           .sum_order = CAR_SUM_ORDER_WORKER},
          "cannot be added by worker"},
         {{.workers = 2, .accumulate = 2, .rule = CAR_RULE_DP, .sum_order = CAR_SUM_ORDER_MICRO_BATCH},
-         "or rule accumulate, whose sum is that of all micro-batches"},
+         "or rule accumulate, which adds all micro-batches"},
     };
     const car_toy_config config = {.stages = 6, .workers = 2};
     car_toy toy;

@@ -146,14 +146,14 @@ expect 'so --resume-step cannot be used with it'
 starve_one() {
     local hungry=(train --model resnet20 --workers 2 --batch 256 --rule cdp-v1 --placement zero --steps 3)
     fails start_unlike "$carousel" "${hungry[@]}" -- sh -c 'ulimit -v 650000; exec "$@"' sh "$carousel" "${hungry[@]}"
-    expect 'carousel: rank 1 needs about .* of memory .*, and [0-9]* MB are of addresses, see ulimit -v'
+    expect 'carousel: rank 1 needs about .* of memory .*, but only [0-9]* MB are available as address space (see ulimit -v)'
     hungry+=(--force)
     SECONDS=0
     fails start_unlike "$carousel" "${hungry[@]}" -- sh -c 'ulimit -v 650000; exec "$@"' sh "$carousel" "${hungry[@]}"
     [ "$SECONDS" -le 60 ] || fail "it took $SECONDS s to end"
-    expect 'carousel: rank 1: out of memory: .* bytes of activations wanted'
+    expect 'carousel: rank 1: out of memory: .* bytes of activations requested'
     expect 'rank 1 is at F'
-    expect 'rank 0 waits for .* from rank 1\|rank 0 was last heard of' # MPICH leaves the others no time
+    expect 'rank 0 waits for .* from rank 1\|rank 0 was last heard from' # MPICH leaves the others no time
 }
 # One may not even have as much as its weights want, before there is anything that ranks hear of each other by.
 starve_early() {
@@ -180,8 +180,8 @@ stop_one() { # RANK CHECKPOINT-EVERY DELAY
     SECONDS=0
     if wait "$job"; then fail "a stopped rank was not noticed"; fi
     [ "$SECONDS" -le 60 ] || fail "it took $SECONDS s to notice"
-    expect "rank $1 gives no sign of life"
-    expect "rank $1 was last heard of .* in step"
+    expect "rank $1 does not respond"
+    expect "rank $1 was last heard from .* in step"
     expect "rank $((1 - $1)) waits for"
 }
 

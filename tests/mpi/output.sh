@@ -28,7 +28,7 @@ rm -r "$work/full"
 status=0
 start_limited --steps 12 --checkpoint-every 6 --out "$work/full" >"$work/log" 2>&1 || status=$?
 [ "$status" = 1 ] || fail "exit $status where 1 was expected"
-expect 'warning: no checkpoint of step 6: .*File too large; training goes on'
+expect 'warning: could not write the checkpoint of step 6: .*File too large; training continues'
 same_weights "$work/whole" "$work/full" "a run without room for checkpoints on the way"
 
 echo "== the log"
@@ -66,7 +66,7 @@ status=0
 wait "$job" || status=$?
 cp "$work/first" "$work/log"
 [ "$status" = 1 ] || fail "exit $status where 1 was expected"
-expect "the run directory $work/one was removed while the run went on"
+expect "the run directory $work/one was removed during the run"
 if grep -q 'MPI_ABORT' "$work/log"; then fail "ranks did not end together"; fi
 
 finish

@@ -114,13 +114,13 @@ zero=(train "${train[@]}" --placement zero --steps 2)
 fails env -u OMPI_COMM_WORLD_SIZE PMI_SIZE=2 PMI_RANK=0 SLURM_NTASKS=2 "$carousel" "${zero[@]}"
 expect 'srun --mpi=pmix\|PMI_SIZE says\|needs 2 ranks'
 fails start 2 "$carousel" train "${train[@]}" --placement grid --steps 2
-expect 'needs 3 ranks, and there are 2'
+expect 'needs 3 ranks, but there are 2'
 succeeds "$carousel" "${zero[@]}"
 expect '2 ranks on 1 machine, threads of one process'
 fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --lr 0.5 --nesterov
-expect 'rank 1 has another configuration than rank 0: --lr 0.5, not 0.05; --nesterov true, not false. Start all ranks alike'
+expect 'rank 1 differs from rank 0 in its configuration: --lr 0.5, not 0.05; --nesterov true, not false. It must be the same on all ranks'
 fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --convolutions direct
-expect 'rank 1 has another configuration than rank 0: --convolutions "direct", not "auto"'
+expect 'rank 1 differs from rank 0 in its configuration: --convolutions "direct", not "auto"'
 fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --betas 3
 expect 'carousel: rank 1: --betas 3: it must be two numbers'
 fails start 2 "$carousel" "${zero[@]}" --betas 3
@@ -129,17 +129,17 @@ expect 'carousel: --betas 3: it must be two numbers'
 cp "$carousel" "$work/other"
 printf 'x' >>"$work/other"
 fails start_unlike "$carousel" "${zero[@]}" -- "$work/other" "${zero[@]}"
-expect 'rank 1 has another program'
+expect 'rank 1 differs from rank 0 in its program'
 # As on a cluster of unlike processors: oneDNN is told that this rank has an old one.
 fails start_unlike "$carousel" "${zero[@]}" --model resnet20 -- \
     env DNNL_MAX_CPU_ISA=SSE41 ONEDNN_MAX_CPU_ISA=SSE41 "$carousel" "${zero[@]}" --model resnet20
-expect 'rank 1 has another set of kernels'
+expect 'rank 1 differs from rank 0 in its set of kernels'
 mkdir "$work/here" "$work/there"
 head -300 "$work/text" >"$work/here/text"
 sed 's/line 7 /line 8 /' "$work/here/text" >"$work/there/text"
 read_text=(train --model gpt2-nano --seq-len 16 --data tokens:text --workers 2 --batch 1 --steps 2 --placement replica)
 fails start_unlike env -C "$work/here" "$carousel" "${read_text[@]}" -- env -C "$work/there" "$carousel" "${read_text[@]}"
-expect 'rank 1 has another data than rank 0'
+expect 'rank 1 differs from rank 0 in its data'
 fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --data cifar10:/nowhere
 expect 'rank 1: .*/nowhere'
 

@@ -106,7 +106,7 @@ static void check_settings(car_transport *transport) {
     w.training.snapshot_every = 5;
     require(car_rank_create(w.plan, w.session.program, w.arena, transport, &w.training, &rank) == CAR_ERROR_ARGUMENT,
             "snapshots that nobody takes are refused");
-    require(strstr(car_context_error(w.session.context), "snapshots on the way") != NULL, "and it says why");
+    require(strstr(car_context_error(w.session.context), "snapshots during training") != NULL, "and it says why");
     close_world(&w);
 }
 
@@ -193,8 +193,8 @@ static int check_run(const char *why, bool bad) {
     if (why) {
         require(status != CAR_OK && !run, "all ranks fail if one does");
         require(strstr(car_context_error(context), data    ? "/nowhere"
-                                                   : graph ? "another graph than rank 0"
-                                                           : "another set of options") != NULL,
+                                                   : graph ? "differs from rank 0 in its graph"
+                                                           : "in its set of options") != NULL,
                 "and say why");
     } else {
         require(status == CAR_OK, "a run over ranks");

@@ -141,9 +141,9 @@ static void ids(void **state) {
         assert_int_equal(car_graph_use_param(rig.graph, id), CAR_NONE);
     }
     int computed = car_graph_op(rig.graph, 0)->output, end = car_graph_op_count(rig.graph);
-    REFUSED(rig.context, car_tape_feed(rig.tape, computed, values), "which are images (0), labels (");
-    REFUSED(rig.context, car_tape_forward(rig.tape, rig.lane, rig.weights, -1, 1), "operations -1 to 1");
-    REFUSED(rig.context, car_tape_forward(rig.tape, rig.lane, rig.weights, 0, end + 1), "of a graph that has");
+    REFUSED(rig.context, car_tape_feed(rig.tape, computed, values), "the inputs of the graph are images (0), labels (");
+    REFUSED(rig.context, car_tape_forward(rig.tape, rig.lane, rig.weights, -1, 1), "operations from -1 to before 1");
+    REFUSED(rig.context, car_tape_forward(rig.tape, rig.lane, rig.weights, 0, end + 1), "the graph has");
     REFUSED(rig.context, car_tape_backward(rig.tape, rig.lane, rig.weights, rig.gradients, 0, end + 1), "operations");
     REFUSED(rig.context, car_weights_refresh(rig.weights, rig.lane, 0, end + 1), "operations");
     car_rig_expect_ok(&rig, car_rig_step(&rig, 1)); /* all as if nothing had been asked */
@@ -200,15 +200,43 @@ static void plans_and_programs(void **state) {
     REFUSED(NULL, car_plan_validate(NULL, 1), "");
     REFUSED(NULL, car_plan_prove(NULL, NULL), "");
     REFUSED(NULL, car_plan_print(NULL, 1, NULL), "");
+    REFUSED(NULL, car_plan_print_custom(NULL, NULL), "");
+    REFUSED(NULL, car_plan_print_edges(NULL, 1, NULL), "");
+    REFUSED(NULL, car_plan_parse(NULL, "", NULL, 0), "");
+    REFUSED(NULL, car_plan_draw(NULL, 0, 1, NULL, NULL), "");
     REFUSED(rig.context, car_plan_read(rig.context, NULL, "x", "", &plan), "partition is NULL");
     REFUSED(rig.context, car_rule_find(rig.context, NULL, NULL), "name is NULL");
     REFUSED(rig.context, car_placement_find(rig.context, "zero", NULL), "out is NULL");
+    REFUSED(rig.context, car_mapping_find(rig.context, NULL, NULL), "name is NULL");
+    REFUSED(rig.context, car_sum_order_find(rig.context, "worker", NULL), "out is NULL");
     REFUSED(rig.context, car_cluster_load(rig.context, NULL, NULL), "path is NULL");
     REFUSED(NULL, car_evaluate_with(NULL, rig.arena, rig.weights, NULL, NULL), "");
     REFUSED(rig.context, car_evaluate_with(rig.program, rig.arena, rig.weights, NULL, NULL), "config is NULL");
     REFUSED(NULL, car_optimizer_create(NULL, rig.arena, NULL, NULL), "");
     REFUSED(rig.context, car_optimizer_create(rig.program, rig.arena, NULL, NULL), "out is NULL");
     car_rig_close(&rig);
+}
+
+static void tables_of_plans(void **state) {
+    (void)state;
+    car_context *context = car_refused_open_context();
+    car_partition *partition = NULL;
+    car_plan *plan = NULL;
+    car_task_list lists[4] = {{0}};
+    const car_plan_config config = car_plan_config_default();
+    assert_int_equal(car_partition_create_uniform(context, 4, 2, &partition), CAR_OK);
+    assert_int_equal(car_plan_create(context, partition, &config, &plan), CAR_OK);
+    REFUSED(context, car_plan_prove(plan, NULL), "out is NULL");
+    REFUSED(context, car_plan_print(plan, 1, NULL), "out is NULL");
+    REFUSED(context, car_plan_print_custom(plan, NULL), "out is NULL");
+    REFUSED(context, car_plan_print_edges(plan, 1, NULL), "out is NULL");
+    REFUSED(context, car_plan_draw(plan, 0, 1, NULL, NULL), "out is NULL");
+    REFUSED(context, car_plan_parse(plan, NULL, lists, 4), "text is NULL");
+    REFUSED(context, car_plan_parse(plan, "", NULL, 4), "devices is NULL");
+    assert_int_equal(car_plan_validate(plan, 4), CAR_OK); /* none of it has harmed the plan */
+    car_plan_destroy(plan);
+    car_partition_destroy(partition);
+    car_context_destroy(context);
 }
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -288,6 +316,7 @@ int main(void) {
         cmocka_unit_test(runs),
         cmocka_unit_test(tapes_and_weights),
         cmocka_unit_test(plans_and_programs),
+        cmocka_unit_test(tables_of_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

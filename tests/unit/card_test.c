@@ -100,7 +100,7 @@ static void recipes_that_cannot_be_used_are_refused(void **state) {
         car_card *card = NULL;
         car_rig_expect_ok(&rig, car_card_create(rig.context, &card));
         car_rig_expect_ok(&rig, car_card_set(card, wrong[w][0], "%s", wrong[w][1]));
-        car_rig_expect_failure(&rig, car_card_recipe(card, &recipe), CAR_ERROR_FORMAT, "cannot be used");
+        car_rig_expect_failure(&rig, car_card_recipe(card, &recipe), CAR_ERROR_FORMAT, "has invalid values");
         assert_memory_equal(&recipe, &before, sizeof recipe);
         car_card_destroy(card);
     }

@@ -148,12 +148,12 @@ static void test_not_a_directory(void **state) {
     car_checkpoints *f = *state;
     int64_t step = 0;
     car_scratch_write(f->directory.text, "x", 1);
-    car_rig_expect_failure(&f->rig, try_step(f, 1), CAR_ERROR_IO, "not a directory, but a file");
+    car_rig_expect_failure(&f->rig, try_step(f, 1), CAR_ERROR_IO, "is a file, not a directory");
     car_rig_expect_failure(&f->rig, car_checkpoint_newest(f->rig.context, f->directory.text, &step), CAR_ERROR_IO,
                            "Not a directory");
     assert_int_equal(step, -1);
     f->directory = car_scratch_in(&f->scratch, "checkpoints/below");
-    car_rig_expect_failure(&f->rig, try_step(f, 1), CAR_ERROR_IO, "not a directory, but a file");
+    car_rig_expect_failure(&f->rig, try_step(f, 1), CAR_ERROR_IO, "is a file, not a directory");
 }
 
 /* In a process of its own, which gives up being root if it is. Returns what a failure left. */

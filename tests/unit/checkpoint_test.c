@@ -153,9 +153,9 @@ static void test_another_model(void **state) {
         car_net_function written, read;
         const char *message;
     } cases[] = {
-        {build_narrower, build_wider, "head.weight is [8, 6] there and [9, 6] here"},
+        {build_narrower, build_wider, "head.weight has shape [8, 6] in the file and [9, 6] in this model"},
         {build_wider, build_deeper, "it has no more.weight"},
-        {build_deeper, build_wider, "it has parameters that this one has not"},
+        {build_deeper, build_wider, "it has parameters that this model does not have"},
     };
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         car_rig written, read;
@@ -212,8 +212,8 @@ static void test_names(void **state) {
     assert_int_equal(mkdir(car_scratch_in(&f->scratch, "run/checkpoints/step-123456789").text, 0777), 0);
     assert_int_equal(car_checkpoints_newest(f), 123456789);
     expect_refused(f, 123456789, CAR_ERROR_FORMAT,
-                   "run.json is missing; step 7 is sound: go on from it (resume-step 7), or");
-    expect_refused(f, 6, CAR_ERROR_IO, "no checkpoint of step 6 in it; there are those of steps 7, 123456789");
+                   "run.json is missing; the checkpoint of step 7 is intact: resume from it (resume-step 7), or");
+    expect_refused(f, 6, CAR_ERROR_IO, "no checkpoint of step 6; it has steps 7, 123456789");
     expect_refused(f, -1, CAR_ERROR_IO, "no checkpoint of step -1");
 }
 
@@ -240,7 +240,7 @@ static void expect_offer(car_checkpoints *f, const char *what, int file) {
     car_checkpoint *checkpoint = NULL;
     car_status status = car_checkpoint_open(f->rig.context, f->directory.text, 20, &checkpoint);
     snprintf(offer, sizeof offer,
-             "step 10 is sound: go on from it (resume-step 10), or remove the directory %s/step-00000020",
+             "step 10 is intact: resume from it (resume-step 10), or remove the directory %s/step-00000020",
              f->directory.text);
     const char *message = car_context_error(f->rig.context);
     if (status != CAR_ERROR_FORMAT || !strstr(message, offer) || !strstr(message, file_names[file])) {
@@ -319,7 +319,7 @@ static void test_exchanged_files(void **state) {
     assert_int_equal(rename(car_scratch_in(&f->scratch, "run/checkpoints/step-00000020").text,
                             car_scratch_in(&f->scratch, "run/checkpoints/step-00000030").text),
                      0);
-    expect_refused(f, 30, CAR_ERROR_FORMAT, "run.json is of step 20; step 10 is sound");
+    expect_refused(f, 30, CAR_ERROR_FORMAT, "run.json belongs to step 20; the checkpoint of step 10 is intact");
 }
 
 static void test_nothing_sound(void **state) {
@@ -329,10 +329,10 @@ static void test_nothing_sound(void **state) {
     write_step(f, 30, 3);
     car_scratch_write(file_of(f, 30, 0).text, "", 0);
     car_scratch_write(file_of(f, 20, 1).text, "", 0);
-    expect_refused(f, 30, CAR_ERROR_FORMAT, "step 10 is sound"); /* not 20 */
+    expect_refused(f, 30, CAR_ERROR_FORMAT, "step 10 is intact"); /* not 20 */
     car_scratch_write(file_of(f, 10, 2).text, "{}", 2);
     expect_refused(f, 30, CAR_ERROR_FORMAT, "weights.safetensors has 0 bytes instead of");
-    expect_refused(f, 30, CAR_ERROR_FORMAT, "there is no older one that is sound");
+    expect_refused(f, 30, CAR_ERROR_FORMAT, "there is no older intact checkpoint");
     expect_refused(f, 10, CAR_ERROR_FORMAT, "does not end as it should");
     write_step(f, 31, 1); /* damaged ones go like others */
     assert_int_equal(car_scratch_count(f->directory.text, ""), 1);

@@ -46,7 +46,7 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"flops\": \"fast\"}", "\"flops\" must be a number from 1 to 1e+21"},
         {"{\"flops\": 1e400}", "\"flops\" must be"},
         {"{\"flops\": -1}", "\"flops\" must be"},
-        {"{\"flops\": 1, \"flops\": 2}", "\"flops\" is there twice"},
+        {"{\"flops\": 1, \"flops\": 2}", "\"flops\" occurs twice"},
         {"{\"flops\": 1, \"speed\": 2}", "\"speed\" is not a field"},
         {"{\"flops\": 1, \"between\": 5}", "\"between\" must be an object"},
         {"{\"flops\": 1, \"between\": {\"bandwidth\": 1}}", "\"between.latency\" is missing"},
@@ -55,13 +55,13 @@ static void what_is_wrong_is_named(void **state) {
         {"{\"flops\": 1, \"between\": {\"bandwidth\": 1, \"latency\": 0, \"width\": 1}}", "\"between.width\" is not"},
         {"{\"flops\": 1, \"devices\": 1.5}", "\"devices\" must be a whole number"},
         {"{\"flops\": 1, \"devices_per_node\": 0}", "\"devices_per_node\" must be"},
-        {"{\"flops\": 1, \"name\": 7}", "\"name\" must be a text"},
+        {"{\"flops\": 1, \"name\": 7}", "\"name\" must be a string"},
         {"{\"flops\": 1, \"name\": \"0123456789012345678901234567890123456789012345678901234567890123\"}", "\"name\""},
         {"{\"flops\": 1, \"devices_per_node\": 2, \"between\": {\"bandwidth\": 1, \"latency\": 0}}",
          "\"inside\" is missing"},
         {"{\"flops\": 1, \"devices_per_node\": 2, \"between\": {\"bandwidth\": 1, \"latency\": 0}, "
          "\"inside\": {\"bandwidth\": 1, \"latency\": 1}}",
-         "\"between.latency\" is from device to device"},
+         "\"between.latency\" is the latency from device to device"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         car_cluster c;

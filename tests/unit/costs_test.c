@@ -150,7 +150,7 @@ static void test_another_model(void **state) {
         car_graph *other = NULL;
         assert_int_equal(car_model_build(f->context, others[i].name, &others[i].config, &other), CAR_OK);
         expect_load(f, other, f->path, CAR_ERROR_ARGUMENT, "measured with another model or other sizes");
-        expect_load(f, other, f->path, CAR_ERROR_ARGUMENT, "measure a profile of this one");
+        expect_load(f, other, f->path, CAR_ERROR_ARGUMENT, "measure a profile of this model");
         car_graph_destroy(other);
     }
 }
@@ -244,11 +244,11 @@ static void test_malformed(void **state) {
     expect_changed(f, "\"fingerprint\":\t\"", "\"fingerprint\":\t7, \"x\":\t\"", "fingerprint");
     expect_changed(f, "\"operations\"", "\"operation\"", "does not list the model's");
     expect_changed(f, "\"operations\":\t[", "\"operations\":\t[{},", "does not list the model's");
-    expect_changed(f, "\"name\":\t\"", "\"name\":\t\"x", "its operation 0 is not");
+    expect_changed(f, "\"name\":\t\"", "\"name\":\t\"x", "operation 0 should be");
     expect_changed(f, "\"forward\":\t", "\"forward\":\ttrue, \"y\":\t", "with a forward and a backward");
     expect_changed(f, "\"backward\":\t", "\"backwards\":\t", "with a forward and a backward");
     expect_changed(f, "\"forward\":\t0", "\"forward\":\t-1", "operation 0");
-    expect_changed(f, "\"forward\":\t0", "\"forward\":\t1e999", "all forwards together cost inf");
+    expect_changed(f, "\"forward\":\t0", "\"forward\":\t1e999", "the total costs are invalid: forward inf");
 }
 
 static void test_unreadable(void **state) {
@@ -263,7 +263,7 @@ static void test_unreadable(void **state) {
     car_expect_failure(f->context, car_costs_save(f->graph, &f->costs, path), CAR_ERROR_IO, "not a regular file");
     unlink(path);
     assert_int_equal(truncate(f->path, (off_t)1 << 27), 0);
-    expect_load(f, f->graph, f->path, CAR_ERROR_FORMAT, "too many for a profile");
+    expect_load(f, f->graph, f->path, CAR_ERROR_FORMAT, "too large for a profile");
 }
 
 static void expect_save_fails(fixture *f, const car_costs *costs, const char *path, car_status expected) {

@@ -167,9 +167,9 @@ static void cifar_classes_have_names_if_the_file_is_there(void **state) {
 static void wrong_cifar_files_are_refused(void **state) {
     car_data_rig *f = *state;
     uint8_t bytes[RECORD + 1] = {0};
-    car_data_rig_refuse(f, f->name, &images, CAR_ERROR_IO, "there is no data_batch_1.bin");
+    car_data_rig_refuse(f, f->name, &images, CAR_ERROR_IO, "found no data_batch_1.bin");
     write_batch(f, "data_batch_2.bin", 1, 1, 0);
-    car_data_rig_refuse(f, f->name, &images, CAR_ERROR_IO, "there is no test_batch.bin");
+    car_data_rig_refuse(f, f->name, &images, CAR_ERROR_IO, "found no test_batch.bin");
     car_scratch_put(&f->scratch, "test_batch.bin", bytes, sizeof bytes);
     car_data_rig_refuse(f, f->name, &images, CAR_ERROR_FORMAT, "test_batch.bin has 3074 bytes");
     car_scratch_put(&f->scratch, "test_batch.bin", bytes, 0);
@@ -200,7 +200,7 @@ static void a_wrong_label_is_a_problem_of_its_sample(void **state) {
     assert_int_equal(problems.unreadable, 2);
     assert_int_equal(problems.damaged, 0);
     assert_int_equal(problems.name_count, 2);
-    assert_string_equal(problems.names[0], "data_batch_1.bin: record 1 has the label 10, which is not below 10");
+    assert_string_equal(problems.names[0], "data_batch_1.bin: record 1 has label 10, which must be below 10");
 }
 
 static void a_file_that_shrinks_ends_in_a_message(void **state) {
@@ -213,7 +213,7 @@ static void a_file_that_shrinks_ends_in_a_message(void **state) {
     assert_int_equal(truncate(car_scratch_in(&f->scratch, "data_batch_1.bin").text, RECORD + 100), 0);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 0, values, &label), CAR_OK);
     assert_int_equal(car_reader_sample(f->reader, CAR_SPLIT_TRAIN, 0, 1, values, &label), CAR_ERROR_IO);
-    assert_non_null(strstr(car_context_error(f->context), "data_batch_1.bin: the file has become shorter"));
+    assert_non_null(strstr(car_context_error(f->context), "data_batch_1.bin: the file became shorter"));
 }
 
 /* ---- what does not fit ----------------------------------------------------------------------- */
@@ -226,12 +226,12 @@ static void what_does_not_fit_the_model_is_refused(void **state) {
     write_batch(f, "data_batch_1.bin", 1, 3, 0);
     write_batch(f, "test_batch.bin", 6, 1, 0);
     config.model.classes = 9;
-    car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "10 classes and the model 9");
+    car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "10 classes, but the model only 9");
     config = images;
     config.model.channels = 1;
     car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "3 channels");
     config = (car_dataset_config){.domain = CAR_DOMAIN_TOKENS, .model = {.seq_len = 12, .vocabulary = 50}, .seed = 3};
-    car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "it has images, and the model wants tokens");
+    car_data_rig_refuse(f, f->name, &config, CAR_ERROR_SHAPE, "it has images, but the model needs tokens");
     config = images;
     config.model.classes = 1000;
     car_data_rig_open(f, f->name, &config);

@@ -52,7 +52,8 @@ static void labels_that_are_no_class_are_refused(void **state) {
         for (int threads = 1; threads <= 2; threads++) {
             feed f = {.rig = &rig, .labels = {0, wrong[w]}};
             char part[96];
-            snprintf(part, sizeof part, "label %d in row 1 of micro-batch 2 is not below 4", (int)wrong[w]);
+            snprintf(part, sizeof part, "label %d in row 1 of micro-batch 2 is out of range; there are 4 classes",
+                     (int)wrong[w]);
             car_rig_expect_failure(&rig, evaluate(&rig, &f, threads, &result), CAR_ERROR_ARGUMENT, part);
         }
     }

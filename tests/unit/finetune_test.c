@@ -57,7 +57,7 @@ static void wrong_rules_are_refused(void **state) {
     config.rule_count = 1;
     config.rules = none;
     car_rig_expect_failure(&rig, car_optimizer_check(&config, rig.graph), CAR_ERROR_ARGUMENT,
-                           "no parameter is called 'layer9.*'");
+                           "no parameter matches 'layer9.*'");
     config.rules = all;
     car_rig_expect_failure(&rig, car_optimizer_check(&config, rig.graph), CAR_ERROR_ARGUMENT, "nothing to train");
     car_rig_close(&rig);

@@ -288,7 +288,7 @@ static void output_must_reach_the_loss(void **state) {
     int fc = car_net_linear(f->graph, "fc", f->rows, 4);
     car_graph_relu(f->graph, "astray", fc);
     int loss = car_graph_cross_entropy(f->graph, "loss", fc, f->labels, 0);
-    expect_unfinished(f, loss, "astray (relu) does not reach the loss");
+    expect_unfinished(f, loss, "astray (relu) does not contribute to the loss");
 }
 
 static void something_must_be_trained(void **state) {
@@ -304,7 +304,7 @@ static void finished_graph_stays_as_it_is(void **state) {
     assert_int_equal(car_graph_loss(f->graph), CAR_NONE);
     assert_int_equal(car_graph_logits(f->graph), CAR_NONE);
     assert_int_equal(car_graph_finish(f->graph, loss), CAR_OK);
-    car_expect_failure(f->context, car_graph_finish(f->graph, loss), CAR_ERROR_ARGUMENT, "finished already");
+    car_expect_failure(f->context, car_graph_finish(f->graph, loss), CAR_ERROR_ARGUMENT, "already finished");
     int tensors = car_graph_tensor_count(f->graph), params = car_graph_param_count(f->graph);
     assert_int_equal(car_graph_relu(f->graph, "late", fc), CAR_NONE);
     assert_non_null(strstr(car_context_error(f->context), "finished graph cannot be changed"));

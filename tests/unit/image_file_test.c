@@ -202,13 +202,13 @@ static void bombs_are_refused(void **state) {
     }
     png_save_uint_32(m->data + 29, ~sum);
     assert_int_equal(decode(f, "a.png", m->data, m->bytes), CAR_SOURCE_UNREADABLE);
-    assert_non_null(strstr(f->found.problem, "100000 x 100000 pixels cannot be in its"));
+    assert_non_null(strstr(f->found.problem, "100000 x 100000 pixels are too many"));
     encode_webp(m, true);
     assert_memory_equal(m->data + 12, "VP8L", 4);
     memset(m->data + 21, 0xff, 3); /* 14 bits of width, 14 of height */
     m->data[24] |= 0x0f;
     assert_int_equal(decode(f, "a.webp", m->data, m->bytes), CAR_SOURCE_UNREADABLE);
-    assert_non_null(strstr(f->found.problem, "16384 x 16384 pixels cannot be in its"));
+    assert_non_null(strstr(f->found.problem, "16384 x 16384 pixels are too many"));
     assert_true(f->pixels.capacity < 1 << 20);
     free(m);
 }

@@ -101,7 +101,7 @@ static void refuse(int64_t samples, const car_loader_config *config, const char 
 static void wrong_arguments(void **state) {
     (void)state;
     car_loader_config config = car_made_up_config(4, 8, 1, 0);
-    refuse(31, &config, "31 samples to train on; a step of 4 micro-batches of 8 wants at least 32");
+    refuse(31, &config, "31 samples to train on; a step of 4 micro-batches of 8 samples needs at least 32");
     config.split = CAR_SPLIT_EVALUATION;
     refuse(0, &config, "0 samples to evaluate on");
     config = car_made_up_config(0, 8, 1, 0);

@@ -261,7 +261,8 @@ static void test_unknown_names(void **state) {
     assert_int_equal(car_context_create(NULL, &context), CAR_OK);
     assert_false(car_optimizer_is_known("adam", &kind));
     assert_int_equal(car_optimizer_find(context, "adam", &config), CAR_ERROR_UNKNOWN_NAME);
-    assert_string_equal(car_context_error(context), "there is no optimizer 'adam'; known are sgd, adamw and muon");
+    assert_string_equal(car_context_error(context),
+                        "there is no optimizer 'adam'; the optimizers are sgd, adamw and muon");
     assert_int_equal(kind, CAR_OPTIMIZER_MUON);
     assert_int_equal(config.kind, CAR_OPTIMIZER_MUON);
     car_context_destroy(context);
@@ -390,19 +391,19 @@ static void test_own_mistakes(void **state) {
     assert_ptr_equal(config.own, &own_class);
     assert_string_equal(car_optimizer_config_name(&config), "mine");
     assert_int_equal(car_optimizer_find(f.context, "yours", &config), CAR_ERROR_UNKNOWN_NAME);
-    assert_non_null(strstr(car_context_error(f.context), "known are sgd, adamw, muon and mine"));
+    assert_non_null(strstr(car_context_error(f.context), "the optimizers are sgd, adamw, muon and mine"));
     car_context_clear_error(f.context);
     assert_int_equal(car_optimizer_find(f.context, "adamw", &config), CAR_OK);
     assert_null(config.own);
     own.name = "sgd";
     assert_int_equal(car_optimizer_register(f.context, &own), CAR_ERROR_ARGUMENT);
     car_context_clear_error(f.context);
-    own = own_class, own.name = "two words", refuse(&f, &own, "wants a name");
+    own = own_class, own.name = "two words", refuse(&f, &own, "the name of an optimizer");
     own = own_class, own.update = NULL, refuse(&f, &own, "optimizer mine has no update");
     own = own_class, own.state_count = 4, refuse(&f, &own, "0 to 3 states, not 4");
-    own = own_class, own.state_names[0] = "0", refuse(&f, &own, "state 0 is called '0'");
+    own = own_class, own.state_names[0] = "0", refuse(&f, &own, "state 0 is named '0'");
     own = own_class, own.state_count = 2, own.state_names[1] = "velocity", refuse(&f, &own, "two of its states");
-    own = own_class, own.elementwise = true, own.scratch_bytes = as_large, refuse(&f, &own, "elementwise and wants");
+    own = own_class, own.elementwise = true, own.scratch_bytes = as_large, refuse(&f, &own, "elementwise and asks");
     car_optimizer_destroy(f.optimizer);
     own = own_class, own.update = own_failure;
     config.own = &own;

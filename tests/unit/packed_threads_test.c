@@ -142,7 +142,7 @@ static void test_damage(void **state) {
             expect_refused(folder, &file, size, "file: ");
         }
         file.size++;
-        expect_refused(folder, &file, file.size, "its length is not what its header says");
+        expect_refused(folder, &file, file.size, "its length differs from what its header says");
         file.size--;
         for (size_t i = 16; i < file.size; i++) {
             if (i >= CAR_PACKED_HEADER && i < file.tables) {
@@ -167,27 +167,27 @@ typedef struct lie {
 /* Each with a checksum that fits. */
 static void test_lies(void **state) {
     const car_scratch *folder = *state;
-    static const char inside[] = "an image does not lie inside it, or is of a class";
+    static const char inside[] = "an image is outside the file, or has a class";
     const lie lies[] = {
-        {16, 8, false, false, UINT64_MAX, "length is not what"},
-        {16, 8, false, false, 0, "length is not what"},
-        {16, 8, false, false, 0x4000000000000003, "length is not what"}, /* times 4 it is 12 again */
-        {24, 8, false, false, 0x4000000000000001, "length is not what"},
+        {16, 8, false, false, UINT64_MAX, "length differs from"},
+        {16, 8, false, false, 0, "length differs from"},
+        {16, 8, false, false, 0x4000000000000003, "length differs from"}, /* times 4 it is 12 again */
+        {24, 8, false, false, 0x4000000000000001, "length differs from"},
         {32, 4, false, false, 0, "no classes"},
         {32, 4, false, false, (1 << 24) + 1, "more classes than a model can have"},
         {32, 4, false, false, 0x80000000, "more classes than a model can have"},
         {32, 4, false, false, 2, inside},
-        {32, 4, false, false, 4, "have a name each"},
-        {32, 4, false, false, 1 << 24, "have a name each"},
+        {32, 4, false, false, 4, "not every class has a name"},
+        {32, 4, false, false, 1 << 24, "not every class has a name"},
         {36, 4, false, false, 6, "images are not where"},
         {36, 4, false, false, 0, "images are not where"},
         {36, 4, false, false, 0xffffffff, "images are not where"},
-        {36, 4, true, false, 3, "length is not what"},
-        {48, 8, false, false, 127, "tables do not lie"},
-        {48, 8, false, false, UINT64_MAX, "tables do not lie"},
-        {48, 8, false, false, 128, "length is not what"},
-        {56, 8, false, false, UINT64_MAX - 100, "tables do not lie"},
-        {56, 8, false, false, 0, "length is not what"},
+        {36, 4, true, false, 3, "length differs from"},
+        {48, 8, false, false, 127, "tables are outside"},
+        {48, 8, false, false, UINT64_MAX, "tables are outside"},
+        {48, 8, false, false, 128, "length differs from"},
+        {56, 8, false, false, UINT64_MAX - 100, "tables are outside"},
+        {56, 8, false, false, 0, "length differs from"},
         {0, 8, true, true, 127, inside},             /* in the header */
         {0, 8, true, true, UINT64_MAX - 10, inside}, /* its end wraps around */
         {0, 8, true, true, 241, inside},             /* reaches into the tables */
@@ -213,11 +213,11 @@ static void test_lies(void **state) {
     hand_made file = make_file(same, false);
     file.bytes[file.size - 1] = 'x'; /* no zero at the end of the last name */
     seal(&file);
-    expect_refused(folder, &file, file.size, "have a name each");
+    expect_refused(folder, &file, file.size, "not every class has a name");
     file = make_file(same, false);
     file.bytes[file.size - 2] = 0; /* a name too many */
     seal(&file);
-    expect_refused(folder, &file, file.size, "have a name each");
+    expect_refused(folder, &file, file.size, "not every class has a name");
 }
 
 static void test_other_files(void **state) {
@@ -366,11 +366,11 @@ static void test_fails_to_pack(void **state) {
     assert_int_equal(open_data(folder, "packed", "file", NULL, &dataset), CAR_OK);
     assert_int_equal(open_data(folder, "tokens", "text", NULL, &tokens), CAR_OK);
     car_expect_failure(folder->context, car_dataset_pack(dataset, 0, car_scratch_in(folder, "p").text, NULL, NULL),
-                       CAR_ERROR_SHAPE, "training image 2 has 2 x 8 pixels where others have 5 x 3");
+                       CAR_ERROR_SHAPE, "training image 2 has 2 x 8 pixels, but others have 5 x 3");
     car_expect_failure(folder->context, car_dataset_pack(dataset, 6, car_scratch_in(folder, "no/p").text, NULL, NULL),
-                       CAR_ERROR_IO, "no/p: cannot create a file beside it: No such file");
+                       CAR_ERROR_IO, "no/p: cannot create a temporary file next to it: No such file");
     car_expect_failure(folder->context, car_dataset_pack(dataset, 70000, car_scratch_in(folder, "p").text, NULL, NULL),
-                       CAR_ERROR_ARGUMENT, "shorter side of 70000");
+                       CAR_ERROR_ARGUMENT, "cannot be 70000 pixels");
     car_expect_failure(folder->context, car_dataset_pack(tokens, 0, car_scratch_in(folder, "p").text, NULL, NULL),
                        CAR_ERROR_UNSUPPORTED, "only stored images can be packed");
 

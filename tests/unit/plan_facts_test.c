@@ -458,11 +458,11 @@ static void test_refusals(void **state) {
         car_plan_config config;
         const char *says;
     } wrong[] = {
-        {{.workers = 4, .accumulate = -1}, "there must be 1 to 65536"},
-        {{.workers = 4, .accumulate = 1 << 19}, "there must be 1 to 65536"},
-        {{.workers = 4, .accumulate = 2, .sum_order = (car_sum_order)7}, "no order of sums 7"},
+        {{.workers = 4, .accumulate = -1}, "use 1 to 65536"},
+        {{.workers = 4, .accumulate = 1 << 19}, "use 1 to 65536"},
+        {{.workers = 4, .accumulate = 2, .sum_order = (car_sum_order)7}, "no sum order 7"},
         {{.workers = 4, .accumulate = 2, .sum_order = CAR_SUM_ORDER_MICRO_BATCH},
-         "Use sum-order worker; or rule accumulate"},
+         "use sum-order worker, or rule accumulate"},
         {{.workers = 4,
           .accumulate = 2,
           .sum_order = CAR_SUM_ORDER_WORKER,

@@ -260,27 +260,27 @@ static void mistakes_of_shared_are_refused(void **state) {
     static const mistake mistakes[] = {
         {"device 1", "9: F1.1@1", "9: F1.1@0", "its forward used version 0", true},
         {"device 1", "B1.1@1", "B1.1@0", "its forward used version 1", true},
-        {"device 0", "12: F0.0@1", "12: F0.0@0", "weights are 2 steps old, and max-delay is 1", true},
-        {"device 0", "8: F2.0@1", "8: F2.0@2", "weights of step 2 in step 1", true},
-        {"device 0", "7: F1.0@0", "7: F1.0@1", "version 1 of bundle 1 is not here", true},
+        {"device 0", "12: F0.0@1", "12: F0.0@0", "weights are 2 steps old, but max-delay is 1", true},
+        {"device 0", "8: F2.0@1", "8: F2.0@2", "weights of version 2 in step 1", true},
+        {"device 0", "7: F1.0@0", "7: F1.0@1", "version 1 of bundle 1 is not on this device", true},
         {"device 2", "7: B2.2@0 U2.2@1", "7: B2.2@0", "bundle 2 is updated 0 times in step 0", true},
         {"device 2", "7: B2.2@0 U2.2@1", "7: U2@1 B2.2@0", "the sum of bundle 2 is over 2 workers", true},
-        {"device 2", "7: B2.2@0 U2.2@1", "7: U2.2@1 B2.2@0", "comes after what follows it", true},
-        {"device 0", "7: F1.0@0", "7: F0.0@0", "one too many", true},
-        {"device 0", "3: B2.0@0\n", "", "not after the task of micro-batch 0", true},
-        {"device 0", "3: B2.0@0\n4: B1.0@0", "3: B1.0@0\n4: B2.0@0", "not after the task", true},
+        {"device 2", "7: B2.2@0 U2.2@1", "7: U2.2@1 B2.2@0", "comes after a task that must follow it", true},
+        {"device 0", "7: F1.0@0", "7: F0.0@0", "belongs to a later step", true},
+        {"device 0", "3: B2.0@0\n", "", "must come after the previous task of micro-batch 0", true},
+        {"device 0", "3: B2.0@0\n4: B1.0@0", "3: B1.0@0\n4: B2.0@0", "must come after the previous task", true},
         {"device 1", "8: F0.1@0", "8: Rp0.0<0 F0.1@0", "awaited, but never sent", true},
         {"device 0", "0: F0.0@0", "0: F0.0@0 F0.1@0", "belongs on device", true},
-        {"", "steps=4", "steps=3", "one too many", true},
-        {"", "steps=4", "steps=9", "says steps=9, but it has tasks of 4", false},
+        {"", "steps=4", "steps=3", "belongs to a later step", true},
+        {"", "steps=4", "steps=9", "says steps=9, but the plan has tasks of only 4 steps", false},
         {"", "stages=3", "stages=6", "is for 6 stages", false},
         {"", "placement=shared", "placement=replica", "the sum of bundle 2 is over 1 workers", true},
         {"", "rule=custom", "rule=mine", "there is no rule 'mine'", false},
-        {"", "slack=0", "slack=0 slack=0", "stands there twice", false},
+        {"", "slack=0", "slack=0 slack=0", "occurs twice", false},
         {"", " slack=0", "", "the header lacks 'slack='", false},
-        {"", "steps=4", "steps=4 period=5:5", "a period is period=A:B", false},
+        {"", "steps=4", "steps=4 period=5:5", "write period=A:B", false},
         {"", "steps=4", "steps=4 max-delay=9", "from 0 to 4", false},
-        {"", "steps=4", "steps=4 max-delay=0", "1 steps old, and max-delay is 0", true},
+        {"", "steps=4", "steps=4 max-delay=0", "1 steps old, but max-delay is 0", true},
         {"device 0", "5: B0.0@0", "5: Bx.0@0", "file, line 8: in 'Bx.0@0' the number of a stage", false},
         {"device 0", "5: B0.0@0", "900000: B0.0@0", "does not come after slot 900000", false},
         {"device 0", "0: F0.0@0", "0: F0@0", "lacks a micro-batch", false},
@@ -293,11 +293,11 @@ static void mistakes_of_shared_are_refused(void **state) {
 
 static void mistakes_of_periods_are_refused(void **state) {
     static const mistake mistakes[] = {
-        {"", "period=12:18", "period=12:16", "no whole number of steps", true},
-        {"", "period=12:18", "period=12:17", "is not what the period repeats", true},
+        {"", "period=12:18", "period=12:16", "not a whole number of steps", true},
+        {"", "period=12:18", "period=12:17", "does not repeat the period", true},
         {"", "period=12:18", "period=12:99", "ends with slot 98, but its last task is in slot", false},
-        {"device 0", "18: F0.0@2", "18: F0.0@1", "behind its period", true},
-        {"device 0", "14: F2.0@2", "14: F2.0@1", "behind its period", true},
+        {"device 0", "18: F0.0@2", "18: F0.0@1", "after its period", true},
+        {"device 0", "14: F2.0@2", "14: F2.0@1", "after its period", true},
     };
     (void)state;
     check_mistakes(CAR_PLACEMENT_SHARED, true, mistakes, sizeof mistakes / sizeof mistakes[0]);
@@ -310,8 +310,8 @@ static void mistakes_of_pipelines_are_refused(void **state) {
         {"device 0", " Sa1.0>1", "", "received before it can arrive", true},
         {"device 1", "Ra1.0<0 ", "", "sent, but never received", true},
         {"device 1", "1: Ra1.0<0 F1.0@0", "1: F1.0@0\n2: Ra1.0<0", "received before it can arrive", true},
-        {"device 2", "2: Ra2.0<1 F2.0@0", "2: Ra2.0<1 Ra2.0<1 F2.0@0", "is one too many", true},
-        {"device 0", "0: F0.0@0 Sa1.0>1", "0: Sa1.0>1 F0.0@0", "comes after what follows it", true},
+        {"device 2", "2: Ra2.0<1 F2.0@0", "2: Ra2.0<1 Ra2.0<1 F2.0@0", "belongs to a later step", true},
+        {"device 0", "0: F0.0@0 Sa1.0>1", "0: Sa1.0>1 F0.0@0", "comes after a task that must follow it", true},
     };
     (void)state;
     check_mistakes(CAR_PLACEMENT_PIPELINE, false, mistakes, sizeof mistakes / sizeof mistakes[0]);
@@ -386,7 +386,7 @@ static void a_rule_is_compared(void **state) {
         assert_false(car_plan_is_proven(plan));
         car_plan_destroy(plan);
         replace(text, "device 0", "F0.0@0", "F0.0@1");
-        assert_true(is_refused(partition, text, &(mistake){"", "F0.0@0", "F0.0@1", "rule cdp-v2 makes F0.0@0", true}));
+        assert_true(is_refused(partition, text, &(mistake){"", "F0.0@0", "F0.0@1", "rule cdp-v2 has F0.0@0", true}));
         free(text);
     }
     car_partition_destroy(partition);

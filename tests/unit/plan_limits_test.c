@@ -32,8 +32,8 @@ static void must_refuse(int workers, int stages, car_rule rule, car_placement pl
 
 static void too_many_devices_or_tags_are_refused(void **state) {
     (void)state;
-    must_refuse(46341, 46341, CAR_RULE_DP, CAR_PLACEMENT_GRID, "wants 2147488281 devices");
-    must_refuse(65536, 65536, CAR_RULE_CDP_V2, CAR_PLACEMENT_GRID, "wants 2147516416 devices");
+    must_refuse(46341, 46341, CAR_RULE_DP, CAR_PLACEMENT_GRID, "needs 2147488281 devices");
+    must_refuse(65536, 65536, CAR_RULE_CDP_V2, CAR_PLACEMENT_GRID, "needs 2147516416 devices");
     must_refuse(65535, 65535, CAR_RULE_CDP_V1, CAR_PLACEMENT_GRID, "tags");
     must_refuse(14000, 14000, CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA, "tags; use fewer workers or stages");
     must_refuse(14000, 14000, CAR_RULE_DP, CAR_PLACEMENT_GRID, "tags");

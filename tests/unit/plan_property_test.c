@@ -303,7 +303,7 @@ static void test_message(void **state) {
     assert_int_equal(car_plan_validate_tasks(s.plan, s.steps, &source), CAR_ERROR_INTERNAL);
     const char *message = car_context_error(car_common_context);
     print_message("%s\n", message);
-    assert_non_null(strstr(message, "plan cdp-v2 shared N=2 S=2: the rule says version 1"));
+    assert_non_null(strstr(message, "plan cdp-v2 shared N=2 S=2: the rule needs version 1"));
     assert_non_null(strstr(message, "B0.1@0 on device 1 in slot 9"));
     assert_non_null(strstr(message, "[0']"));
     car_context_clear_error(car_common_context);

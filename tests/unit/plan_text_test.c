@@ -97,7 +97,7 @@ static void names_go_both_ways(void **state) {
     assert_string_equal(car_rule_text((car_rule)99), "unknown rule");
     assert_int_equal(car_rule_find(f.context, "cdp", &rule), CAR_ERROR_UNKNOWN_NAME);
     assert_string_equal(car_context_error(f.context),
-                        "there is no rule 'cdp'; known are: dp, cdp-v1, cdp-v2, accumulate, stagger, gpipe, 1f1b, 2bw");
+                        "there is no rule 'cdp'; use one of dp, cdp-v1, cdp-v2, accumulate, stagger, gpipe, 1f1b, 2bw");
     car_context_clear_error(f.context);
     assert_int_equal(car_placement_find(f.context, "", &placement), CAR_ERROR_UNKNOWN_NAME);
     assert_non_null(strstr(car_context_error(f.context), "shared, replica, zero, pipeline, grid"));
@@ -283,31 +283,31 @@ static void mistakes_are_named(void **state) {
     static const struct {
         const char *body, *message;
     } mistakes[] = {
-        {"", "line 1: the text ends without device 0"},
-        {"device 0\n", "line 2: the text ends without device 1"},
-        {"device 2\n", "line 2: 'device' wants a number from 0 to 1"},
-        {"device x\n", "line 2: 'device' wants a number from 0 to 1"},
-        {"device 0\ndevice 0\n", "line 3: device 0 was there before"},
-        {"0: F0.0@0\n", "line 2: tasks before the first 'device D'"},
+        {"", "line 1: device 0 is missing"},
+        {"device 0\n", "line 2: device 1 is missing"},
+        {"device 2\n", "line 2: 'device' needs a number from 0 to 1"},
+        {"device x\n", "line 2: 'device' needs a number from 0 to 1"},
+        {"device 0\ndevice 0\n", "line 3: device 0 occurs twice"},
+        {"0: F0.0@0\n", "line 2: there are tasks before the first 'device D'"},
         {"device 0\n0 F0.0@0\n", "line 3: '0 F0.0@0' is neither 'device D' nor 'SLOT: TASKS'"},
         {"device 0\n1: F0.0@0\n\n# a remark\n1: F0.0@0\n", "line 6: slot 1 does not come after slot 1"},
-        {"device 0\n0: X0.0@0\n", "line 3: 'X0.0@0' is not a task, which begins with one of RCFBDUS"},
+        {"device 0\n0: X0.0@0\n", "line 3: 'X0.0@0' is not a task; a task begins with one of RCFBDUS"},
         {"device 0\n0: F\n", "line 3: in 'F' the number of a stage is missing"},
         {"device 0\n0: F2.0@0\n", "line 3: in 'F2.0@0' there is no stage 2"},
         {"device 0\n0: Sp~0.0>1\n", "line 3: in 'Sp~0.0>1' there is no tied parameter 0"},
-        {"device 0\n0: F0.2@0\n", "line 3: in 'F0.2@0' the micro-batch is 2, which is not from 0 to 1"},
+        {"device 0\n0: F0.2@0\n", "line 3: in 'F0.2@0' the micro-batch is 2, but must be from 0 to 1"},
         {"device 0\n0: F0.@0\n", "line 3: in 'F0.@0' a number is missing after '.'"},
-        {"device 0\n0: F0.0@-1\n",
-         "line 3: in 'F0.0@-1' the version is -1, which is not from 0 to 9223372036854775807"},
-        {"device 0\n0: Sp0.0>7\n", "line 3: in 'Sp0.0>7' the device is 7, which is not from 0 to 1"},
+        {"device 0\n0: F0.0@-1\n", "line 3: in 'F0.0@-1' the version is -1, but must be from 0 to 9223372036854775807"},
+        {"device 0\n0: Sp0.0>7\n", "line 3: in 'Sp0.0>7' the device is 7, but must be from 0 to 1"},
         {"device 0\n0: B0.0@0-x\n",
-         "line 3: in 'B0.0@0-x' something is wrong from '-x' on: what a task frees is no longer written"},
-        {"device 0\n0: F0.0@0/999\n", "line 3: in 'F0.0@0/999' the step is 999, but its slot or version says 0"},
-        {"device 0\n0: U0@1/1\n", "line 3: in 'U0@1/1' the step is 1, but its slot or version says 0"},
+         "line 3: in 'B0.0@0-x' there is an error at '-x': plans no longer say what a task frees"},
+        {"device 0\n0: F0.0@0/999\n",
+         "line 3: in 'F0.0@0/999' the step is 999, but its slot or version belongs to step 0"},
+        {"device 0\n0: U0@1/1\n", "line 3: in 'U0@1/1' the step is 1, but its slot or version belongs to step 0"},
         {"device 0\n0: F0.0@0{size=3}\n",
-         "line 3: in 'F0.0@0{size=3}' the braces want stage=, bundle=, step= or tag= and a number"},
+         "line 3: in 'F0.0@0{size=3}' the braces must have stage=, bundle=, step= or tag= and a number"},
         {"device 0\n0: F0.0@0{step=3\n", "line 3: in 'F0.0@0{step=3' the closing brace is missing"},
-        {"device 0\n0: F0.0@0 F1.0@0!?\n", "line 3: in 'F1.0@0!?' something is wrong from '!?' on"},
+        {"device 0\n0: F0.0@0 F1.0@0!?\n", "line 3: in 'F1.0@0!?' there is an error at '!?'"},
     };
     make_uniform(2);
     assert_true(make_plan(CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA, 2));
@@ -325,9 +325,10 @@ static void another_plan_is_refused(void **state) {
     make_uniform(2);
     assert_true(make_plan(CAR_RULE_CDP_V1, CAR_PLACEMENT_REPLICA, 2));
     expect_refused("", "plan text, line 0: the text is empty");
-    expect_refused(HEADER, "plan text, line 1: 'rule=cdp-v2' where this plan has 'rule=cdp-v1'");
-    expect_refused("carousel-plan 3\n", "plan text, line 1: '3' where this plan has '2'");
-    expect_refused("carousel-plan 2 rule=cdp-v1\n", "plan text, line 1: '' where this plan has 'placement=replica'");
+    expect_refused(HEADER, "plan text, line 1: the header has 'rule=cdp-v2', but this plan has 'rule=cdp-v1'");
+    expect_refused("carousel-plan 3\n", "plan text, line 1: the header has '3', but this plan has '2'");
+    expect_refused("carousel-plan 2 rule=cdp-v1\n",
+                   "plan text, line 1: the header has '', but this plan has 'placement=replica'");
     assert_true(make_plan(CAR_RULE_CDP_V2, CAR_PLACEMENT_REPLICA, 2));
     assert_int_equal(car_plan_parse(f.plan, HEADER, devices, 3), CAR_ERROR_ARGUMENT);
     car_context_clear_error(f.context);
@@ -398,7 +399,7 @@ static void large_drawings_are_cut(void **state) {
     expect_ok(car_plan_draw(f.plan, 2, 6, NULL, &text));
     assert_non_null(strstr(text, "\nworker 63 "));
     assert_null(strstr(text, "\nworker 64 "));
-    assert_non_null(strstr(text, "(cut: 100 of 160 slots are shown)\n(cut: 64 of 80 workers are shown)\n"));
+    assert_non_null(strstr(text, "(only 100 of 160 slots are shown)\n(only 64 of 80 workers are shown)\n"));
     car_plan_release_text(f.plan, text);
     /* Around a mark, so that an error message has room for it. */
     car_task marked = {.kind = CAR_TASK_FORWARD,
@@ -416,7 +417,7 @@ static void large_drawings_are_cut(void **state) {
     assert_non_null(strstr(text, "slot       453 "));  /* slot 463 in the middle of 20 */
     assert_non_null(strstr(text, " 472\nworker 64 ")); /* worker 70 of 12 */
     assert_non_null(
-        strstr(text, "(cut: 20 of 160 slots are shown)\n(cut: 12 of 80 workers are shown)\n[ ] marks F3.70@1"));
+        strstr(text, "(only 20 of 160 slots are shown)\n(only 12 of 80 workers are shown)\n[ ] marks F3.70@1"));
     car_plan_release_text(f.plan, text);
 }
 

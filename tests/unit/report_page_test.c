@@ -251,7 +251,7 @@ static void a_timeline_of_the_future_is_left_out(void **state) {
     put(scratch, "run/timeline.json", "{\"carousel_timeline\": 2, \"tasks\": \"of another kind\"}");
     car_expect_ok(scratch->context, make(scratch, "run", NULL, NULL));
     cJSON *data = read_data(scratch);
-    assert_true(has_note(run_of(data, 0), "timeline.json is of a version"));
+    assert_true(has_note(run_of(data, 0), "timeline.json has a version"));
     assert_null(cJSON_GetObjectItem(run_of(data, 0), "timeline"));
     cJSON_Delete(data);
 }
@@ -269,7 +269,7 @@ static void directories_that_are_no_runs_are_refused(void **state) {
     const car_scratch *scratch = *state;
     expect_failure(scratch, CAR_ERROR_IO, "No such file");
     put(scratch, "run/other.txt", "nothing");
-    expect_failure(scratch, CAR_ERROR_ARGUMENT, "is no run");
+    expect_failure(scratch, CAR_ERROR_ARGUMENT, "is not a run");
     car_expect_failure(scratch->context, make(scratch, "run/other.txt", NULL, NULL), CAR_ERROR_ARGUMENT,
                        "is not a directory");
     car_expect_failure(scratch->context, car_report_page(scratch->context, NULL, 0, NULL, "page.html"),
@@ -282,12 +282,12 @@ static void malformed_files_are_named_with_the_place(void **state) {
     static const struct {
         const char *name, *text, *message;
     } cases[] = {
-        {"summary.json", "{\n  \"model\": \"mlp\",\n  rule}", "summary.json:3:3: this is not JSON: 'rule}'"},
-        {"summary.json", "{\"model\": \"mlp\"", "summary.json:1:15: this is not JSON, or not all of it"},
-        {"summary.json", "", "summary.json:1:1: this is not JSON, or not all of it: ''"},
-        {"summary.json", "{} {}", "summary.json:1:4: this is not JSON: '{}'"},
-        {"config.json", "[1, 2]", "config.json: this should be a JSON object"},
-        {"timeline.json", "\x80 no", "timeline.json:1:1: this is not JSON: '. no'"},
+        {"summary.json", "{\n  \"model\": \"mlp\",\n  rule}", "summary.json:3:3: not valid JSON: 'rule}'"},
+        {"summary.json", "{\"model\": \"mlp\"", "summary.json:1:15: not valid JSON, or cut short"},
+        {"summary.json", "", "summary.json:1:1: not valid JSON, or cut short: ''"},
+        {"summary.json", "{} {}", "summary.json:1:4: not valid JSON: '{}'"},
+        {"config.json", "[1, 2]", "config.json: not a JSON object"},
+        {"timeline.json", "\x80 no", "timeline.json:1:1: not valid JSON: '. no'"},
     };
     const car_scratch *scratch = *state;
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -309,7 +309,7 @@ static void damaged_lines_are_left_out_and_noted(void **state) {
          "metrics.jsonl has 1 damaged line, left out; the first is line 2", 2},
         {"metrics.jsonl", "{\"step\": 0}\n17\n{\"loss\": 1}\n{\"step\": 3}{\"step\": 4}\n",
          "metrics.jsonl has 3 damaged lines, left out; the first is line 2", 1},
-        {"metrics.jsonl", "no\n", "metrics.jsonl has no sound line: no curves", 0},
+        {"metrics.jsonl", "no\n", "metrics.jsonl has no valid line, so there are no curves", 0},
         {"evaluations.jsonl", "{\"accuracy\": 1}\n{\"step\": 2}\n\x01\n",
          "evaluations.jsonl has 2 damaged lines, left out; the first is line 1", 1},
     };
@@ -367,7 +367,7 @@ static void a_failed_report_leaves_the_old_page(void **state) {
     put(scratch, "page.html", "the old page");
     put(scratch, "run/config.json", "{");
     car_expect_failure(scratch->context, make(scratch, "run", NULL, NULL), CAR_ERROR_FORMAT,
-                       "config.json:1:1: this is not JSON, or not all of it: '{'");
+                       "config.json:1:1: not valid JSON, or cut short: '{'");
     char *page = read_page(scratch);
     assert_string_equal(page, "the old page");
     free(page);

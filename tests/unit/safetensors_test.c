@@ -161,7 +161,7 @@ static const struct {
     {TENSOR("\"F32\"", "[1e300]", "[0,4]"), 4, CAR_ERROR_FORMAT, "dimension 0 of tensor 'x'"},
     {TENSOR("\"F32\"", "[1,1,1,1,1,1,1,1,1]", "[0,4]"), 4, CAR_ERROR_UNSUPPORTED, "more than 8 dimensions"},
     /* 2^32 * 2^32 * 4 wraps to 0 in 64 bits. */
-    {TENSOR("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 0, CAR_ERROR_FORMAT, "impossibly large"},
+    {TENSOR("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 0, CAR_ERROR_FORMAT, "is too large"},
     {TENSOR("\"F32\"", "[1]", "4"), 4, CAR_ERROR_FORMAT, "'x' has no data_offsets"},
     {TENSOR("\"F32\"", "[1]", "[0]"), 4, CAR_ERROR_FORMAT, "'x' has no data_offsets"},
     {TENSOR("\"F32\"", "[1]", "[0,4,8]"), 4, CAR_ERROR_FORMAT, "'x' has no data_offsets"},
@@ -169,16 +169,16 @@ static const struct {
     {TENSOR("\"F32\"", "[1]", "[4,0]"), 4, CAR_ERROR_FORMAT, "bytes 4 to 0"},
     {TENSOR("\"F32\"", "[2]", "[0,8]"), 7, CAR_ERROR_FORMAT, "bytes 0 to 8 of 7; the file is cut short"},
     {TENSOR("\"F32\"", "[1]", "[9007199254740988,9007199254740992]"), 4, CAR_ERROR_FORMAT, "cut short"},
-    {TENSOR("\"F32\"", "[2]", "[0,4]"), 4, CAR_ERROR_FORMAT, "has 4 bytes where its shape and type want 8"},
-    {TENSOR("\"I64\"", "[]", "[0,4]"), 4, CAR_ERROR_FORMAT, "has 4 bytes where its shape and type want 8"},
-    {TENSOR("\"F32\"", "[1]", "[0,4]"), 6, CAR_ERROR_FORMAT, "2 bytes at its end belong to no tensor"},
+    {TENSOR("\"F32\"", "[2]", "[0,4]"), 4, CAR_ERROR_FORMAT, "has 4 bytes, but its shape and type need 8"},
+    {TENSOR("\"I64\"", "[]", "[0,4]"), 4, CAR_ERROR_FORMAT, "has 4 bytes, but its shape and type need 8"},
+    {TENSOR("\"F32\"", "[1]", "[0,4]"), 6, CAR_ERROR_FORMAT, "the last 2 bytes belong to no tensor"},
     {TENSOR("\"F32\"", "[1]", "[2,6]"), 6, CAR_ERROR_FORMAT, "'x' comes after a gap"},
     {"{\"x\":" ENTRY("\"U8\"", "[4]", "[0,4]") ",\"y\":" ENTRY("\"U8\"", "[4]", "[3,7]") "}", 7, CAR_ERROR_FORMAT,
-     "'y' overlaps another one"},
+     "'y' overlaps another tensor"},
     {"{\"x\":" ENTRY("\"U8\"", "[4]", "[0,4]") ",\"y\":" ENTRY("\"U8\"", "[4]", "[0,4]") "}", 4, CAR_ERROR_FORMAT,
-     "overlaps another one"},
+     "overlaps another tensor"},
     {"{\"x\":" ENTRY("\"U8\"", "[4]", "[0,4]") ",\"x\":" ENTRY("\"U8\"", "[4]", "[4,8]") "}", 8, CAR_ERROR_FORMAT,
-     "'x' is there twice"},
+     "'x' occurs twice"},
     {"{\"x\\u0000y\":" ENTRY("\"U8\"", "[4]", "[0,4]") "}", 4, CAR_ERROR_FORMAT, "not a JSON object"},
     {"{\"__metadata__\":7}", 0, CAR_ERROR_FORMAT, "__metadata__ is not one JSON object"},
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, CAR_ERROR_FORMAT, "__metadata__ is not one JSON object"},
@@ -210,11 +210,11 @@ static void test_deep_nesting(void **state) {
 static void test_lengths(void **state) {
     car_scratch *f = *state;
     car_scratch_write(path_of(f).text, "", 0);
-    expect_failure(f, "an empty file", CAR_ERROR_FORMAT, "0 bytes are too few");
+    expect_failure(f, "an empty file", CAR_ERROR_FORMAT, "too short for a safetensors file, with 0 bytes");
     car_scratch_write(path_of(f).text, "\2\0\0\0\0\0\0\0{", 9);
-    expect_failure(f, "nine bytes", CAR_ERROR_FORMAT, "9 bytes are too few");
+    expect_failure(f, "nine bytes", CAR_ERROR_FORMAT, "too short for a safetensors file, with 9 bytes");
     car_scratch_write(path_of(f).text, "\3\0\0\0\0\0\0\0{}", 10);
-    expect_failure(f, "a header beyond the end", CAR_ERROR_FORMAT, "claims 3 bytes of a file of 10");
+    expect_failure(f, "a header beyond the end", CAR_ERROR_FORMAT, "claims 3 bytes, but the file has 10");
     car_scratch_write(path_of(f).text, "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
     expect_failure(f, "a header of 2^64-1", CAR_ERROR_FORMAT, "claims 18446744073709551615 bytes");
     car_scratch_write(path_of(f).text, "\0\0\0\0\0\0\0\0{}", 10);
@@ -270,15 +270,15 @@ static void test_files_of_torch(void **state) {
         memcpy(zip + 30, names[i], strlen(names[i]));
         car_scratch_write(path_of(f).text, zip, sizeof zip);
         expect_failure(f, names[i], CAR_ERROR_FORMAT,
-                       i == 0 ? "import torch, safetensors.torch\nsafetensors.torch.save_file(" : "its header claims");
+                       i == 0 ? "import torch, safetensors.torch\nsafetensors.torch.save_file(" : "the header claims");
     }
     zip[26] = zip[27] = 255; /* a name longer than the file */
     car_scratch_write(path_of(f).text, zip, sizeof zip);
-    expect_failure(f, "a long name", CAR_ERROR_FORMAT, "its header claims");
+    expect_failure(f, "a long name", CAR_ERROR_FORMAT, "the header claims");
     for (size_t bytes = 10; bytes < sizeof old; bytes++) {
         car_scratch_write(path_of(f).text, old, bytes);
         expect_failure(f, "an old pickle", CAR_ERROR_FORMAT,
-                       bytes >= 15 ? "is a file of PyTorch's torch.save" : "its header claims");
+                       bytes >= 15 ? "was written by PyTorch's torch.save" : "the header claims");
     }
 }
 

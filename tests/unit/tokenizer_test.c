@@ -223,7 +223,7 @@ static void other_tokenizers_are_refused(void **state) {
                    "lstrip");
     expect_refusal(s, "\"merges\": [\"a b\"]", "", "", CAR_ERROR_FORMAT, "'ab', which is not in the vocabulary");
     expect_refusal(s, "\"merges\": [\"a\"]", "", "", CAR_ERROR_FORMAT, "merge 1 is not two tokens");
-    expect_refusal(s, "\"merges\": [[\"a\"]]", "", "", CAR_ERROR_FORMAT, "merge 1 is neither a text nor two");
+    expect_refusal(s, "\"merges\": [[\"a\"]]", "", "", CAR_ERROR_FORMAT, "merge 1 is neither a string nor two strings");
     expect_refusal(s, "\"x\": 1", "", "", CAR_ERROR_FORMAT, "no list of merges");
     car_scratch_write(car_scratch_in(s, "half.json").text, "{\"mod", 5);
     car_expect_failure(s->context, car_tokenizer_read(s->context, car_scratch_in(s, "half.json").text, &t),

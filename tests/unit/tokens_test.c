@@ -202,33 +202,34 @@ static void test_refuses(void **state) {
     expect_failure(folder, "absent.txt", &config, CAR_ERROR_IO, "absent.txt: cannot open");
     expect_failure(folder, "", &config, CAR_ERROR_IO, "not a regular file");
     car_scratch_put(folder, "empty.txt", "", 0);
-    expect_failure(folder, "empty.txt", &config, CAR_ERROR_FORMAT, "has no tokens");
+    expect_failure(folder, "empty.txt", &config, CAR_ERROR_FORMAT, "contains no tokens");
     car_scratch_put(folder, "short.txt", "12345678", 8);
-    expect_failure(folder, "short.txt", &config, CAR_ERROR_SHAPE, "8 tokens to train on are too few for samples of 8");
+    expect_failure(folder, "short.txt", &config, CAR_ERROR_SHAPE,
+                   "has 8 tokens to train on, but samples of 8 tokens need");
     config.augment = true;
     car_scratch_put(folder, "short.txt", "123456789012345", 15);
-    expect_failure(folder, "short.txt", &config, CAR_ERROR_SHAPE, "which need 16 at least");
+    expect_failure(folder, "short.txt", &config, CAR_ERROR_SHAPE, "need at least 16");
     car_scratch_put(folder, "odd.bin", "123", 3);
-    expect_failure(folder, "odd.bin", &config, CAR_ERROR_FORMAT, "3 bytes are not a whole number of tokens");
+    expect_failure(folder, "odd.bin", &config, CAR_ERROR_FORMAT, "3 bytes are not a whole number of 16-bit tokens");
 
     write_tokens(folder, "large.bin", 900, 101, 0, 0, 0);
     expect_failure(folder, "large.bin", &config, CAR_ERROR_SHAPE,
                    "large.bin: token 100 is 1000, but the model's vocabulary ends at 999");
 
     write_tokens(folder, "head.bin", 0, 100, 20240520, 2, 100);
-    expect_failure(folder, "head.bin", &config, CAR_ERROR_UNSUPPORTED, "its header is of version 2");
+    expect_failure(folder, "head.bin", &config, CAR_ERROR_UNSUPPORTED, "the header has version 2");
     write_tokens(folder, "head.bin", 0, 100, 20240520, 1, 101);
-    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 101 tokens, but there are 200 bytes");
+    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 101 tokens of 2 bytes, but 200 bytes follow");
     write_tokens(folder, "head.bin", 0, 100, 20240520, 1, 100);
     assert_int_equal(truncate(car_scratch_in(folder, "head.bin").text, HEADER + 199), 0);
-    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 100 tokens, but there are 199 bytes");
+    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 100 tokens of 2 bytes, but 199 bytes follow");
     write_tokens(folder, "head.bin", 0, 100, 20240520, 1, 100);
     assert_int_equal(truncate(car_scratch_in(folder, "head.bin").text, HEADER + 201), 0);
-    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 100 tokens, but there are 201 bytes");
+    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "claims 100 tokens of 2 bytes, but 201 bytes follow");
     write_tokens(folder, "head.bin", 0, 0, 20240520, 1, 0);
-    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "has no tokens");
+    expect_failure(folder, "head.bin", &config, CAR_ERROR_FORMAT, "contains no tokens");
     write_tokens(folder, "head.bin", 0, 100, 20240801, 7, 50);
-    expect_failure(folder, "head.bin", &config, CAR_ERROR_UNSUPPORTED, "its tokens have 32 bits");
+    expect_failure(folder, "head.bin", &config, CAR_ERROR_UNSUPPORTED, "has 32-bit tokens");
 }
 
 /* A file that is cut, or overwritten, behind our back. */

@@ -180,7 +180,7 @@ static void test_stored_head(void **state) {
         embedding[7] += (float)different;
         car_raw_add(&t.raw, "lm_head.weight", "F32", 2, (const int64_t[]){16, 12}, embedding, sizeof embedding);
         if (different) {
-            expect_refused(&t, false, CAR_ERROR_FORMAT, "lm_head.weight is not the same as the embedding");
+            expect_refused(&t, false, CAR_ERROR_FORMAT, "lm_head.weight differs from the embedding");
             car_rig_expect_ok(&t.rig, load(&t, true));
             assert_string_equal(t.report.left_over_names, "lm_head.weight");
         } else {
@@ -267,7 +267,7 @@ static void test_missing(void **state) {
     (void)state;
     trial t;
     begin(&t, &resnet, without_deviation);
-    expect_refused(&t, false, CAR_ERROR_FORMAT, "parameters are not in it: layer2.0.bn1.running_var;");
+    expect_refused(&t, false, CAR_ERROR_FORMAT, "parameters: layer2.0.bn1.running_var;");
     assert_int_equal(t.report.missing, 1);
     assert_string_equal(t.report.missing_names, "layer2.0.bn1.running_var");
     expect_refused(&t, true, CAR_ERROR_FORMAT, "layer2.0.bn1.running_var"); /* not of the head */
@@ -311,14 +311,14 @@ static void test_wrong_shape(void **state) {
         trial t;
         begin(&t, &resnet, without_norm);
         car_raw_add(&t.raw, "bn1.weight", "F32", 2, (const int64_t[]){4, 3}, values, sizeof values);
-        expect_refused(&t, reset, CAR_ERROR_FORMAT, "bn1.weight is [4, 3] there and [4] in the model");
+        expect_refused(&t, reset, CAR_ERROR_FORMAT, "bn1.weight has shape [4, 3] in the file and [4] in the model");
         end(&t);
     }
     trial t;
     begin(&t, &resnet, NULL);
     expect_refused(&t, false, CAR_ERROR_IO, "cannot open");
     car_scratch_write(t.path.text, "nonsense", 8);
-    expect_refused(&t, false, CAR_ERROR_FORMAT, "too few");
+    expect_refused(&t, false, CAR_ERROR_FORMAT, "too short");
     end(&t);
 }
 
@@ -359,9 +359,12 @@ static void check_other_head(const car_rig_config *config, const char *shapes, c
 
 static void test_other_head(void **state) {
     (void)state;
-    check_other_head(&resnet, "fc.weight is [10, 32] there and [5, 32] in the model", "fc.weight, fc.bias", 2);
-    check_other_head(&vit, "heads.head.weight is [10, 12] there and [5, 12]", "heads.head.weight, heads.head.bias", 2);
-    check_other_head(&gpt2, "transformer.wte.weight is [32, 12] there and [16, 12]", "transformer.wte.weight", 1);
+    check_other_head(&resnet, "fc.weight has shape [10, 32] in the file and [5, 32] in the model", "fc.weight, fc.bias",
+                     2);
+    check_other_head(&vit, "heads.head.weight has shape [10, 12] in the file and [5, 12]",
+                     "heads.head.weight, heads.head.bias", 2);
+    check_other_head(&gpt2, "transformer.wte.weight has shape [32, 12] in the file and [16, 12]",
+                     "transformer.wte.weight", 1);
 }
 
 /* Without its bias the whole head stays as it is; so does one that fits, unless it is the embedding as well. */
@@ -369,7 +372,7 @@ static void test_half_a_head(void **state) {
     (void)state;
     trial t;
     begin(&t, &resnet, without_bias);
-    expect_refused(&t, false, CAR_ERROR_FORMAT, "not in it: fc.bias");
+    expect_refused(&t, false, CAR_ERROR_FORMAT, "parameters: fc.bias");
     car_rig_expect_ok(&t.rig, load(&t, true));
     assert_string_equal(t.report.reset_names, "fc.weight, fc.bias");
     end(&t);

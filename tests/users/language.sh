@@ -79,7 +79,7 @@ expect 0 "To be" generate play-hf/model.safetensors --prompt "To be" --tokens 2
 rm -r play-hf/vocab.json play-hf/config.json
 expect 2 "give --heads N" generate play-hf --prompt "To be"
 expect 0 "To be" generate play-hf --heads 4 --prompt "To be" --tokens 2
-expect 1 "exists already" export play -o play-hf
+expect 1 "already exists" export play -o play-hf
 mkdir empty && expect 0 "GPT-2 with" export play -o empty/ && [ -s empty/config.json ] || fail "an empty folder is not filled"
 expect 1 "No such file" generate absent --prompt x
 expect 2 "RUN is missing" generate --prompt x

@@ -184,9 +184,9 @@ expect 0 "using whole/average.safetensors" eval whole
     --patience 2 --out patient >patient.log 2>&1 || fail "patience: $(cat patient.log)"
 grep -q "stopping: 2 evaluations without a better loss" patient.log || fail "patience: $(cat patient.log)"
 grep -q "done after 6 steps" patient.log || fail "patience does not end in order: $(cat patient.log)"
-expect 2 "say how often there is one with --eval-every" train --model mlp --patience 2 --steps 2
+expect 2 "needs evaluations during training: set --eval-every" train --model mlp --patience 2 --steps 2
 expect 2 "it must be accuracy or loss" train --model mlp --keep-best size --eval-every 1 --steps 2 --out none
 expect 2 "it must be auto, resized-crop" train --model mlp --augment flop --steps 2
-expect 2 "it has no dropout" train --model resnet20 --dropout 0.1 --steps 1
+expect 2 "dropout is not supported" train --model resnet20 --dropout 0.1 --steps 1
 
 finish

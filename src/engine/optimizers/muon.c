@@ -180,7 +180,7 @@ static bool is_whole(const car_optimizer *optimizer, int param) {
 
 const car_optimizer_method car_optimizer_muon = {
     .info = {.name = "muon",
-             .summary = "hidden matrices along an orthogonal matrix, the rest by AdamW",
+             .summary = "orthogonalized updates of hidden matrices, the rest by AdamW",
              .momentum = 0.95,
              .two_rates = true,
              .uneven = true},

@@ -27,20 +27,19 @@ static bool is_name(const char *name) {
 
 static car_status check_states(car_context *context, const car_optimizer_class *own) {
     if (own->state_count < 0 || own->state_count > CAR_OPTIMIZER_OWN_STATES) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "optimizer %s: it may keep 0 to %d states, not %d",
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "optimizer %s: it can have 0 to %d states, not %d",
                                 own->name, CAR_OPTIMIZER_OWN_STATES, own->state_count);
     }
     for (int s = 0; s < own->state_count; s++) {
         if (!is_name(own->state_names[s])) {
-            return car_context_fail(
-                context, CAR_ERROR_ARGUMENT,
-                "optimizer %s: state %d is called '%s': give it a name of letters, digits, _ and -, "
-                "with a letter first; checkpoints keep it by that name",
-                own->name, s, own->state_names[s] ? own->state_names[s] : "");
+            return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                    "optimizer %s: state %d is named '%s'; checkpoints use that name, so it must "
+                                    "consist of letters, digits, _ and -, and must not start with a digit",
+                                    own->name, s, own->state_names[s] ? own->state_names[s] : "");
         }
         for (int before = 0; before < s; before++) {
             if (strcmp(own->state_names[before], own->state_names[s]) == 0) {
-                return car_context_fail(context, CAR_ERROR_ARGUMENT, "optimizer %s: two of its states are called '%s'",
+                return car_context_fail(context, CAR_ERROR_ARGUMENT, "optimizer %s: two of its states are named '%s'",
                                         own->name, own->state_names[s]);
             }
         }
@@ -50,24 +49,24 @@ static car_status check_states(car_context *context, const car_optimizer_class *
 
 car_status car_optimizer_check_own(car_context *context, const car_optimizer_class *own, const car_graph *graph) {
     if (!own || !is_name(own->name)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT,
-                                "an optimizer wants a name of letters, digits, _ and -, with a letter first");
-    }
-    if (!own->update) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "optimizer %s has no update", own->name);
-    }
-    if (own->elementwise && own->scratch_bytes) {
         return car_context_fail(
             context, CAR_ERROR_ARGUMENT,
-            "optimizer %s is elementwise and wants scratch: its calls are of any size, so scratch is "
-            "for updates of whole parameters",
-            own->name);
+            "the name of an optimizer must consist of letters, digits, _ and -, and must not start with a digit");
+    }
+    if (!own->update) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "optimizer %s has no update function", own->name);
+    }
+    if (own->elementwise && own->scratch_bytes) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                "optimizer %s is elementwise and asks for scratch_bytes: only updates of whole "
+                                "parameters can have scratch memory, because elementwise calls are of any size",
+                                own->name);
     }
     for (int p = 0; graph && !own->takes_doubles && p < car_graph_param_count(graph); p++) {
         if (car_graph_param(graph, p)->dtype == CAR_F64) {
             return car_context_fail(
                 context, CAR_ERROR_UNSUPPORTED,
-                "optimizer %s: parameter %s is of doubles, and it does not say that it takes doubles", own->name,
+                "optimizer %s: parameter %s has doubles, but the optimizer does not set takes_doubles", own->name,
                 car_graph_param(graph, p)->name);
         }
     }
@@ -248,7 +247,7 @@ static car_status update(const car_param_update *u) {
 }
 
 const car_optimizer_method car_optimizer_own = {
-    .info = {.name = "own", .summary = "an optimizer of one's own"},
+    .info = {.name = "own", .summary = "a custom optimizer"},
     .states = states,
     .memory = memory,
     .corrects_memory = true,

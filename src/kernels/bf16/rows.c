@@ -88,8 +88,9 @@ static car_status forward_embedding(const car_kernel *kernel, const car_kernel_i
     for (int64_t r = 0; r < out.dim[0] * tokens; r++) {
         if (ids[r] < 0 || ids[r] >= vocabulary) {
             return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT,
-                                    "%s: token %d at [%lld, %lld] is not in 0..%lld", kernel->op->name, (int)ids[r],
-                                    (long long)(r / tokens), (long long)(r % tokens), (long long)(vocabulary - 1));
+                                    "%s: token %d at [%lld, %lld] is out of range; it must be in 0..%lld",
+                                    kernel->op->name, (int)ids[r], (long long)(r / tokens), (long long)(r % tokens),
+                                    (long long)(vocabulary - 1));
         }
         car_vector_select()->add_bf16((car_bf16 *)io->out + r * width, table + ids[r] * width,
                                       positions + r % tokens * width, width);

@@ -95,8 +95,8 @@ car_status car_onednn_loss_of_row(const car_kernel *kernel, const float *x, int6
     *lse = car_vector_select()->log_sum_exp(x, classes, &sum);
     if (label >= classes) {
         return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT,
-                                "%s: label %d in row %lld, but there are %lld classes", kernel->op->name, (int)label,
-                                (long long)row, (long long)classes);
+                                "%s: label %d in row %lld is out of range; there are %lld classes", kernel->op->name,
+                                (int)label, (long long)row, (long long)classes);
     }
     if (label >= 0) {
         double uniform = (double)*lse - (double)sum / (double)classes;

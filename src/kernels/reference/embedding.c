@@ -13,8 +13,9 @@ static car_status embedding_forward(const car_kernel *kernel, const car_kernel_i
     for (int64_t r = 0; r < out.dim[0] * tokens; r++) {
         if (token[r] < 0 || token[r] >= vocabulary) {
             return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT,
-                                    "%s: token %d at [%lld, %lld] is not in 0..%lld", kernel->op->name, (int)token[r],
-                                    (long long)(r / tokens), (long long)(r % tokens), (long long)(vocabulary - 1));
+                                    "%s: token %d at [%lld, %lld] is out of range; it must be in 0..%lld",
+                                    kernel->op->name, (int)token[r], (long long)(r / tokens), (long long)(r % tokens),
+                                    (long long)(vocabulary - 1));
         }
         for (int64_t e = 0; e < width; e++) {
             y[r * width + e] = by_token[token[r] * width + e] + by_position[r % tokens * width + e];

@@ -60,8 +60,9 @@ static car_status forward(const car_kernel *kernel, const car_kernel_io *io) {
     double sum = 0;
     for (int64_t r = 0; r < s.rows; r++) {
         if (label[r] >= s.classes) {
-            return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT, "%s: label %d of row %lld is not below %lld",
-                                    kernel->op->name, (int)label[r], (long long)r, (long long)s.classes);
+            return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT,
+                                    "%s: label %d in row %lld is out of range; it must be below %lld", kernel->op->name,
+                                    (int)label[r], (long long)r, (long long)s.classes);
         }
         make_logits(&s, (const float *)io->in[0] + r * s.width, io->param[0], logits);
         double logarithm = log_sum_exp(logits, s.classes);

@@ -40,8 +40,9 @@ static car_status cross_entropy_forward(const car_kernel *kernel, const car_kern
     for (int64_t r = 0; r < rows; r++) {
         const float *row = (const float *)io->in[0] + r * classes;
         if (label[r] >= classes) {
-            return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT, "%s: label %d of row %lld is not below %lld",
-                                    kernel->op->name, (int)label[r], (long long)r, (long long)classes);
+            return car_context_fail(kernel->context, CAR_ERROR_ARGUMENT,
+                                    "%s: label %d in row %lld is out of range; it must be below %lld", kernel->op->name,
+                                    (int)label[r], (long long)r, (long long)classes);
         }
         double logarithm = log_sum_exp(row, classes);
         for (int64_t c = 0; label[r] >= 0 && c < classes; c++) {

@@ -178,7 +178,7 @@ car_status car_hub_create(car_context *context, int ranks, car_hub **out) {
     car_status status = CAR_OK;
     *out = NULL;
     if (ranks < 1) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a hub of %d ranks", ranks);
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a hub cannot have %d ranks; use at least 1", ranks);
     }
     CAR_TRY(car_context_allocate(context, 1, sizeof *hub, &hub));
     hub->context = context;

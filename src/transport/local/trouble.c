@@ -80,7 +80,7 @@ bool car_trouble_strikes(car_local *local, bool in_loop) {
 }
 
 car_status car_trouble_explain(const car_local *local) {
-    return car_context_fail(local->base.context, CAR_ERROR_IO, "the transport of rank %d failed, as it was told to",
+    return car_context_fail(local->base.context, CAR_ERROR_IO, "the transport of rank %d failed, as a test requested",
                             local->base.rank);
 }
 

@@ -269,7 +269,7 @@ static car_status carry(car_mpi *mpi, int from, int to, char *data, size_t bytes
         } else {
             code = MPI_Irecv(data + at, now, MPI_BYTE, from, HAND_OVER_TAG, mpi->control, &request);
         }
-        status = car_mpi_await(mpi, code, &request, to == TO_ALL ? "MPI_Ibcast" : "handing over");
+        status = car_mpi_await(mpi, code, &request, to == TO_ALL ? "MPI_Ibcast" : "sending data");
     }
     return status;
 }

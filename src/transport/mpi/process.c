@@ -41,8 +41,8 @@ static car_status join_once(car_mpi *mpi) {
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
     if (finalized || process.given_up) {
-        return car_context_fail(mpi->base.context, CAR_ERROR_UNSUPPORTED, "%s, and a process can join it once only",
-                                finalized ? "MPI was left before" : "a run over MPI has failed in this process");
+        return car_context_fail(mpi->base.context, CAR_ERROR_UNSUPPORTED, "%s, and a process can use MPI only once",
+                                finalized ? "MPI was already finalized" : "a run over MPI has failed in this process");
     }
     if (initialized) {
         MPI_Query_thread(&given);
@@ -53,11 +53,11 @@ static car_status join_once(car_mpi *mpi) {
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* some errors of requests are reported there */
     }
     if (given < MPI_THREAD_SERIALIZED) {
-        status = car_context_fail(mpi->base.context, CAR_ERROR_UNSUPPORTED,
-                                  "this MPI cannot be called from a thread beside those that compute: %s "
-                                  "(MPI_THREAD_SERIALIZED)",
-                                  initialized && !process.joined_here ? "call MPI_Init_thread in the place of MPI_Init"
-                                                                      : "use one that was built with threads");
+        status = car_context_fail(
+            mpi->base.context, CAR_ERROR_UNSUPPORTED,
+            "this MPI cannot be called from a separate communication thread: %s (MPI_THREAD_SERIALIZED is needed)",
+            initialized && !process.joined_here ? "call MPI_Init_thread instead of MPI_Init"
+                                                : "use an MPI that was built with thread support");
     }
 done:
     return status;
@@ -96,6 +96,6 @@ car_status car_mpi_check_process(car_mpi *mpi) {
     bool own = car_mpi_give_up(mpi);
     return own ? CAR_ERROR_IO /* the error was set when it was given up */
                : car_context_fail(mpi->base.context, CAR_ERROR_IO,
-                                  "another run over MPI has failed in this process, and other ranks may wait for it: "
-                                  "exit, and the launcher ends them");
+                                  "another run over MPI has failed in this process, and other ranks may be waiting for "
+                                  "it: exit, so that the launcher ends them");
 }

@@ -148,7 +148,7 @@ static car_status test_messages(car_mpi *mpi, bool *moved) {
     }
     CAR_TRY(car_mpi_check(
         mpi, MPI_Testsome(flights->count, flights->requests, &finished, flights->indices, MPI_STATUSES_IGNORE),
-        "carrying messages"));
+        "transferring messages"));
     double now = finished > 0 ? car_clock_seconds() : 0;
     for (int f = 0; f < finished; f++) {
         car_message *message = flights->messages[flights->indices[f]];
