@@ -14,7 +14,7 @@ train=(--model mlp --workers 2 --batch 4 --rule cdp-v2 --seed 5)
 echo "== moving between placements"
 succeeds "$carousel" train "${train[@]}" --steps 12 --out "$work/whole"
 succeeds start 2 "$carousel" train "${train[@]}" --placement replica --steps 4 --pace-links on --piece-bytes 50000 \
-    --step-seconds 0.04 --out "$work/moved"
+    --step-seconds 0.2 --out "$work/moved"
 grep -q '"held_messages":[^0-9]*[1-9]' "$work/moved/summary.json" || fail "no message was held back to pace its link"
 succeeds start 3 "$carousel" train "${train[@]}" --placement grid --steps 7 --out "$work/moved" --resume
 succeeds start 2 "$carousel" train "${train[@]}" --placement zero --steps 9 --out "$work/moved" --resume
