@@ -12,12 +12,18 @@ import sys
 
 sys.dont_write_bytecode = True
 from draw import DASHES, figure  # noqa: E402
+from tables import print_table  # noqa: E402
 
 MOMENTUM = 0.9
 CURVES = [("no delay", 0, 0, 0), ("one step late", 1, 0, 0), ("the same, c 0.9, a 0", 1, 0.9, 0),
           ("the same, c 0.9, a 1", 1, 0.9, 1)]  # fmt: skip
 CORRECTIONS = [("none", lambda s: (0, 0)), ("c 0.9, a 0", lambda s: (0.9, 0)), ("c 0.9, a 1", lambda s: (0.9, 1)),
                ("c 0.9, a = share", lambda s: (0.9, s))]  # fmt: skip
+# For the table of damping: a name, the share of late workers, c and a.
+DAMPED = [("dp, heavy ball", 0, 0, 0), ("dp, Nesterov", 0, 0.9, 0), ("cdp-v1, auto", 1, 0.9, 1),
+          ("cdp-v1, ahead", 1, 1.71, 1), ("cdp-v1, M 2, auto", 0.5, 0.45, 0.5),
+          ("cdp-v1, M 2, ahead", 0.5, 1.305, 0.5)]  # fmt: skip
+PRODUCTS = (0.01, 0.03, 0.1, 0.2, 0.3)
 
 
 def product(p, q):
@@ -83,10 +89,20 @@ def stability_figure():
     return figure([growth, shares], columns=2, width=960, height=340)
 
 
+def print_damping():
+    """The largest root for small products: the factor by which an error shrinks in each step."""
+    header = ["", "c, a", *(f"{x:g}" for x in PRODUCTS)]
+    rows = [[name, f"{c:g}, {a:g}", *(f"{radius(polynomial(x, s, c, a)):.3f}" for x in PRODUCTS)]
+            for name, s, c, a in DAMPED]  # fmt: skip
+    print_table("Largest root by rate times curvature", header, rows)
+
+
 def main():
-    """bench/stability.py FILE.svg: the figure of docs/delay.md."""
-    with open(sys.argv[1], "w") as file:
-        file.write(stability_figure())
+    """bench/stability.py [FILE.svg]: the table of damping in docs/delay.md, and its figure."""
+    print_damping()
+    if len(sys.argv) > 1:
+        with open(sys.argv[1], "w") as file:
+            file.write(stability_figure())
 
 
 if __name__ == "__main__":
