@@ -109,6 +109,8 @@ car_status car_arena_create(car_context *context, size_t limit, car_arena **out)
 }
 
 car_status car_arena_create_reserving(car_context *context, size_t limit, size_t most, car_arena **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     *out = NULL;
     car_arena *arena = NULL;
     car_status status = car_context_allocate(context, 1, sizeof *arena, &arena);
@@ -339,6 +341,8 @@ static void return_hole(car_arena *arena, block *b) {
 }
 
 car_status car_arena_allocate(car_arena *arena, car_memory category, size_t bytes, void **out) {
+    CAR_REQUIRE(NULL, arena);
+    CAR_REQUIRE(NULL, out);
     *out = NULL;
     if (bytes == 0) {
         return CAR_OK;
@@ -469,6 +473,7 @@ double car_arena_mean(const car_arena *arena, car_memory category) {
 }
 
 car_status car_arena_record(car_arena *arena, car_memory category, int capacity) {
+    CAR_REQUIRE(NULL, arena);
     car_arena_event *events = NULL;
     car_status status = car_context_allocate(arena->context, (size_t)capacity, sizeof *events, &events);
     if (status != CAR_OK) {

@@ -16,6 +16,9 @@ struct car_file {
 };
 
 car_status car_file_create(car_context *context, const char *path, car_file **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
     car_file *file = NULL;
     car_status status = CAR_OK;
     *out = NULL;
@@ -36,11 +39,13 @@ static car_status check_open(const car_file *file) {
 }
 
 car_status car_file_write(car_file *file, const void *data, size_t bytes) {
+    CAR_REQUIRE(NULL, file);
     car_status status = check_open(file);
     return status == CAR_OK ? car_output_write(&file->output, data, bytes) : status;
 }
 
 car_status car_file_finish(car_file *file) {
+    CAR_REQUIRE(NULL, file);
     car_status status = CAR_OK;
     CAR_TRY(check_open(file));
     CAR_TRY(car_output_finish(&file->output, NULL));
@@ -57,10 +62,16 @@ void car_file_close(car_file *file) {
 }
 
 car_status car_file_write_text(car_context *context, const char *path, const char *text) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, text);
     return car_output_write_text(context, path, text);
 }
 
 car_status car_file_read_text(car_context *context, const char *path, size_t most, char **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
+    CAR_REQUIRE(context, out);
     car_mapped file = {0};
     char *text = NULL;
     car_status status = CAR_OK;
@@ -83,6 +94,8 @@ done:
 }
 
 car_status car_file_digest(car_context *context, const char *path, char text[CAR_FILE_DIGEST]) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, path);
     car_mapped file = {0};
     car_sha256 sha = car_sha256_begin();
     car_status status = CAR_OK;

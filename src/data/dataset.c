@@ -264,6 +264,8 @@ const char *car_unused_text(car_unused reason) {
 }
 
 car_status car_dataset_digest(const car_dataset *dataset, char *text) {
+    CAR_REQUIRE(NULL, dataset);
+    CAR_REQUIRE(NULL, text);
     car_sha256 sha = car_sha256_begin();
     const char *kind = dataset->info.kind < CAR_DATASET_KINDS ? kinds[dataset->info.kind].name : "own";
     car_sha256_add(&sha, kind, strlen(kind) + 1);

@@ -286,6 +286,7 @@ done:
 
 car_status car_loader_take(car_loader *loader, int64_t step, int micro_batch, const void **inputs,
                            const int32_t **labels) {
+    CAR_REQUIRE(NULL, loader);
     buffer *s = NULL;
     car_status status = CAR_OK;
     if (step < 0 || step >= loader->batches.most_steps || micro_batch < 0 ||

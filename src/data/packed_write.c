@@ -308,6 +308,8 @@ static void tear_down(packing *p) {
 }
 
 car_status car_dataset_pack(car_dataset *dataset, int size, const char *path, car_pack_progress progress, void *user) {
+    CAR_REQUIRE(NULL, dataset);
+    CAR_REQUIRE(NULL, path);
     packing p = {.context = dataset->context, .dataset = dataset, .alike = true};
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     int threads = cores < 1 ? 1 : cores > MOST_THREADS ? MOST_THREADS : (int)cores;

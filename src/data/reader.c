@@ -90,6 +90,8 @@ static car_status read_image(car_reader *reader, car_split split, int64_t sample
 }
 
 car_status car_reader_image(car_reader *reader, car_split split, int64_t sample, car_image *out) {
+    CAR_REQUIRE(NULL, reader);
+    CAR_REQUIRE(NULL, out);
     car_dataset *dataset = reader->dataset;
     car_source_image found;
     car_status status = CAR_OK;
@@ -125,6 +127,8 @@ static car_status read_next_image(car_reader *reader, car_split split, int64_t s
 
 car_status car_reader_sample(car_reader *reader, car_split split, int64_t epoch, int64_t sample, void *input,
                              int32_t *labels) {
+    CAR_REQUIRE(NULL, reader);
+    CAR_REQUIRE(NULL, input);
     car_dataset *dataset = reader->dataset;
     car_source_image found;
     car_status status = CAR_OK;

@@ -37,6 +37,9 @@ static const char *const convolution_names[] = {
 };
 
 car_status car_convolutions_find(car_context *context, const char *name, car_convolutions *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, out);
     for (int c = 0; c < (int)(sizeof convolution_names / sizeof convolution_names[0]); c++) {
         if (strcmp(name, convolution_names[c]) == 0) {
             *out = (car_convolutions)c;
@@ -48,6 +51,9 @@ car_status car_convolutions_find(car_context *context, const char *name, car_con
 }
 
 car_status car_convolutions_find_memory(car_context *context, const char *name, bool *tight) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, name);
+    CAR_REQUIRE(context, tight);
     *tight = strcmp(name, "tight") == 0;
     if (!*tight && strcmp(name, "normal") != 0) {
         return car_context_fail(context, CAR_ERROR_UNKNOWN_NAME, "memory '%s': it must be normal or tight", name);
@@ -352,6 +358,9 @@ static size_t value_bytes(const car_program *program, int param) {
 }
 
 car_status car_program_import_param(const car_program *program, int param, const void *canonical, void *stored) {
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(NULL, canonical);
+    CAR_REQUIRE(NULL, stored);
     int owner = program->layout_owner[param];
     if (owner == CAR_NONE) {
         size_t bytes = value_bytes(program, param);
@@ -371,6 +380,9 @@ bool car_program_has_own_layout(const car_program *program, int param) {
 }
 
 car_status car_program_export_param(const car_program *program, int param, const void *stored, void *canonical) {
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(NULL, stored);
+    CAR_REQUIRE(NULL, canonical);
     int owner = program->layout_owner[param];
     if (owner == CAR_NONE) {
         memcpy(canonical, stored, value_bytes(program, param));
@@ -410,6 +422,9 @@ void car_program_import_tensor(const car_program *program, int tensor, const voi
 }
 
 car_status car_program_export_tensor(const car_program *program, int tensor, const void *stored, float *canonical) {
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(NULL, stored);
+    CAR_REQUIRE(NULL, canonical);
     const car_tensor *t = car_graph_tensor(program->graph, tensor);
     int block = program->blocks[tensor];
     if (t->dtype != CAR_F32 && t->dtype != CAR_BF16) {

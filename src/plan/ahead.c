@@ -94,6 +94,11 @@ static double find_fastest(const car_ahead_choice *choice) {
 car_status car_plan_choose_ahead(car_context *context, const car_partition *partition, const car_plan_config *config,
                                  const car_cluster *cluster, double compute, const car_optimizer_config *optimizer,
                                  double memory, car_ahead_choice *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, partition);
+    CAR_REQUIRE(context, config);
+    CAR_REQUIRE(context, cluster);
+    CAR_REQUIRE(context, out);
     int k = partition->stage_count / config->workers, accumulate = config->accumulate > 1 ? config->accumulate : 1;
     int64_t size = (int64_t)config->workers * accumulate * partition->stage_count;
     const car_ahead_trial *least = NULL;

@@ -138,6 +138,9 @@ static car_status check(const reader *r, const car_cluster *cluster) {
 
 car_status car_cluster_parse(car_context *context, const char *origin, const char *text, size_t length,
                              car_cluster *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, text);
+    CAR_REQUIRE(context, out);
     const reader r = {context, origin};
     car_cluster cluster = {0};
     double devices = 0, per_node = 1;

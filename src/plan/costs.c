@@ -47,6 +47,8 @@ void car_costs_release(const car_graph *graph, car_costs *costs) {
 }
 
 car_status car_costs_from_flops(const car_graph *graph, car_costs *out) {
+    CAR_REQUIRE(NULL, graph);
+    CAR_REQUIRE(NULL, out);
     car_status status = allocate_costs(graph, out);
     for (int l = 0; status == CAR_OK && l < out->count; l++) {
         out->forward[l] = car_graph_op(graph, l)->flops_forward;
@@ -246,6 +248,9 @@ done:
 }
 
 car_status car_costs_save(const car_graph *graph, const car_costs *costs, const char *path) {
+    CAR_REQUIRE(NULL, graph);
+    CAR_REQUIRE(NULL, costs);
+    CAR_REQUIRE(NULL, path);
     car_context *context = car_graph_context(graph);
     char *text = NULL;
     car_status status = CAR_OK;
@@ -361,6 +366,9 @@ static car_status read_operations(const car_graph *graph, const char *path, cons
 }
 
 car_status car_costs_load(const car_graph *graph, const char *path, car_costs *out) {
+    CAR_REQUIRE(NULL, graph);
+    CAR_REQUIRE(NULL, path);
+    CAR_REQUIRE(NULL, out);
     car_context *context = car_graph_context(graph);
     car_costs costs = {0};
     cJSON *root = NULL;

@@ -77,6 +77,11 @@ done:
 
 car_status car_plan_choose_mapping(car_context *context, const car_partition *partition, const car_plan_config *config,
                                    const car_machines *machines, car_mapping_choice *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, partition);
+    CAR_REQUIRE(context, config);
+    CAR_REQUIRE(context, machines);
+    CAR_REQUIRE(context, out);
     enum { SPREAD = CAR_MAPPING_INTERLEAVED, TOGETHER = CAR_MAPPING_CONTIGUOUS };
     int ranks =
         car_placement_info_of(config->placement)->fewer_ranks && config->ranks ? config->ranks : config->workers;

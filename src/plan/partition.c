@@ -336,6 +336,8 @@ static void fill_uniform(car_partition *partition, double ratio) {
 }
 
 car_status car_partition_create_uniform(car_context *context, int stages, double ratio, car_partition **out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, out);
     car_partition *partition = NULL;
     car_status status = CAR_OK;
     *out = NULL;

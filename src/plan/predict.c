@@ -219,6 +219,9 @@ car_status car_plan_predict(const car_plan *plan, int optimizer_states, car_pred
 }
 
 car_status car_plan_predict_sized(const car_plan *plan, const car_optimizer_sizes *optimizer, car_prediction *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(NULL, optimizer);
+    CAR_REQUIRE(NULL, out);
     const car_partition *partition = plan->partition;
     car_status status = CAR_OK;
     *out = (car_prediction){.devices = plan->devices, .limit = partition->limit};

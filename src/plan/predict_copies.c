@@ -99,6 +99,8 @@ static void conclude(const count *c, car_weights_ledger *out) {
 }
 
 car_status car_plan_count_weights(const car_plan *plan, car_weights_ledger *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(NULL, out);
     count c = {.plan = plan, .steps = STEPS};
     int64_t before = 2 * plan->period; /* owners send initial weights before slot 0 */
     car_status status = CAR_OK;

@@ -119,6 +119,9 @@ car_status car_plan_predict_device(const car_plan *plan, int device, int optimiz
 
 car_status car_plan_predict_device_sized(const car_plan *plan, int device, const car_optimizer_sizes *optimizer,
                                          car_device_prediction *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(NULL, optimizer);
+    CAR_REQUIRE(NULL, out);
     car_status status = CAR_OK;
     *out = (car_device_prediction){0};
     if (plan->placement->info.one_process || !plan->partition->graph) {

@@ -65,6 +65,11 @@ done:
 car_status car_plan_cut_within(const car_graph *graph, const car_plan_config *plan,
                                const car_optimizer_config *optimizer, double limit, car_partition_config *cut,
                                car_prediction *predicted, car_partition **out) {
+    CAR_REQUIRE(NULL, graph);
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(NULL, cut);
+    CAR_REQUIRE(NULL, predicted);
+    CAR_REQUIRE(NULL, out);
     fit f = {.graph = graph, .plan = plan, .optimizer = optimizer, .cut = cut};
     *out = NULL;
     *predicted = (car_prediction){0};

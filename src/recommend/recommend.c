@@ -452,6 +452,9 @@ static car_status check(car_context *context, const car_recommend_config *config
 }
 
 car_status car_recommend(car_context *context, const car_recommend_config *config, car_recommendation *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, config);
+    CAR_REQUIRE(context, out);
     car_search search = {.context = context, .config = config};
     car_status status = CAR_OK;
     *out = (car_recommendation){.context = context};

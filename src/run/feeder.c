@@ -114,6 +114,7 @@ done:
 }
 
 car_status car_feeder_start(car_feeder *feeder, const car_rank *rank, int64_t first_step, int64_t steps) {
+    CAR_REQUIRE(NULL, feeder);
     const car_feeder_config *c = &feeder->config;
     car_loader_config config = car_loader_config_default();
     int wanted = 0;
@@ -156,6 +157,8 @@ done:
 }
 
 car_status car_feeder_feed(void *user, int64_t step, int micro_batch, car_tape *tape) {
+    CAR_REQUIRE(NULL, user);
+    CAR_REQUIRE(NULL, tape);
     const car_feeder *feeder = user;
     return feed_from(feeder, feeder->loader, step, micro_batch, tape);
 }
@@ -181,6 +184,12 @@ static car_status feed_evaluation(void *user, int64_t batch, int micro_batch, ca
 
 car_status car_feeder_evaluate(car_feeder *feeder, const car_program *program, car_arena *arena,
                                const car_weights *weights, const car_feeder_evaluation *how, car_evaluation *out) {
+    CAR_REQUIRE(NULL, feeder);
+    CAR_REQUIRE(NULL, program);
+    CAR_REQUIRE(NULL, arena);
+    CAR_REQUIRE(NULL, weights);
+    CAR_REQUIRE(NULL, how);
+    CAR_REQUIRE(NULL, out);
     int64_t samples = car_dataset_get_info(feeder->dataset).samples[CAR_SPLIT_EVALUATION];
     bool endless = samples == CAR_DATASET_ENDLESS;
     int64_t all = endless ? ENDLESS_BATCHES : (samples + feeder->batch - 1) / feeder->batch;

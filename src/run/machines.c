@@ -5,6 +5,9 @@
 
 /* Uses the memory of the smallest machine, because all ranks must choose the same. */
 car_status car_transport_find_machines(car_context *context, car_transport *transport, car_machines *out) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, transport);
+    CAR_REQUIRE(context, out);
     size_t ranks = (size_t)car_transport_size(transport);
     uint64_t own = car_available_physical(), *all = NULL;
     car_status status = CAR_OK;
@@ -37,6 +40,11 @@ static bool is_even(const car_transport *transport) {
 car_status car_plan_choose_mapping_over(car_context *context, const car_partition *partition,
                                         const car_transport *transport, const car_machines *machines,
                                         car_plan_config *config, car_mapping_choice *choice, bool *compared) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, partition);
+    CAR_REQUIRE(context, transport);
+    CAR_REQUIRE(context, machines);
+    CAR_REQUIRE(context, config);
     int ranks = car_transport_size(transport);
     bool fewer = car_placement_info_of(config->placement)->fewer_ranks;
     car_status status = CAR_OK;

@@ -71,6 +71,8 @@ static double derived_bytes(const car_program *program) {
 
 car_status car_need_predict(const car_plan *plan, const car_program *program, const car_trainer_config *config,
                             bool saves, car_need *out) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(NULL, out);
     const car_rule rule = car_plan_config_of(plan)->rule;
     const car_graph *graph = car_plan_partition(plan)->graph;
     const car_optimizer_config *optimizer = &config->optimizer;

@@ -27,6 +27,10 @@ done:
 }
 
 car_status car_feeder_find_sizes(car_context *context, const char *model, const char *data, car_model_config *shape) {
+    CAR_REQUIRE(NULL, context);
+    CAR_REQUIRE(context, model);
+    CAR_REQUIRE(context, data);
+    CAR_REQUIRE(context, shape);
     const car_model_info *known = car_model_find(model);
     car_dataset *set = NULL;
     if (known && known->domain == CAR_DOMAIN_TOKENS) {
