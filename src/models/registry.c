@@ -151,7 +151,6 @@ done:
 car_status car_model_resolve(car_context *context, const char *name, const car_model_config *config,
                              car_model_config *out) {
     CAR_REQUIRE(NULL, context);
-    CAR_REQUIRE(context, name);
     CAR_REQUIRE(context, out);
     car_status status = CAR_OK;
     const car_model_entry *entry = NULL;
