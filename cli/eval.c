@@ -29,8 +29,8 @@ static int read_run(const car_cli_command *command, evaluation_run *run) {
     if (stat(run->directory, &entry) != 0 || !S_ISDIR(entry.st_mode)) {
         return car_cli_fail(
             CAR_CLI_FAILED,
-            "eval: %s is not the directory of a run. To evaluate a file of weights, use --weights FILE --model "
-            "NAME --data SOURCE",
+            "eval: %s is not the directory of a run. To evaluate a file of weights, use --weights FILE --data "
+            "SOURCE",
             run->directory);
     }
     if (snprintf(path, sizeof path, "%s/config.json", run->directory) >= (int)sizeof path) {
@@ -40,7 +40,7 @@ static int read_run(const car_cli_command *command, evaluation_run *run) {
         return car_cli_fail(
             CAR_CLI_FAILED,
             "eval: %s is not the directory of a run: it has no config.json, which 'carousel train --out' "
-            "writes. To evaluate a file of weights, use --weights FILE --model NAME --data SOURCE",
+            "writes. To evaluate a file of weights, use --weights FILE --data SOURCE",
             run->directory);
     }
     int code = car_train_read_config(command, path, o);

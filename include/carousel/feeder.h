@@ -45,9 +45,10 @@ double car_feeder_waited(const car_feeder *feeder);
 /* Bytes of the micro-batches in memory. */
 size_t car_feeder_bytes(const car_feeder *feeder);
 
+/* Zero or NULL selects the value in brackets. */
 typedef struct car_feeder_evaluation {
-    int threads;
-    int64_t batches; /* how many, spread over the evaluation split; 0: all, or 8 of endless data */
+    int threads;     /* (1) */
+    int64_t batches; /* how many, spread over the evaluation split (all; 8 of endless data) */
     int64_t *counts; /* `counts` and `metric` as in car_evaluate_config */
     car_metric_function metric;
     const void *metric_user;

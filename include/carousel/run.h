@@ -5,10 +5,10 @@
  *
  * It owns the graph, the plan and everything that executes it, in one process or over ranks. Ranks are the processes
  * that mpirun or srun started, all with the same options; without a launcher they are threads of this process. All
- * ranks make the same calls; callbacks are called on rank 0 only. A process may have several runs, one after the other
- * or at once. Over MPI all ranks make their calls in the same order, one at a time.
+ * ranks make the same calls; on_step, on_evaluation and on_activity are called on rank 0 only. A process may have
+ * several runs, one after the other or at once. Over MPI all ranks make their calls in the same order, one at a time.
  *
- * `carousel train` parses options, runs a car_run and prints its results: cli/train.c.
+ * `carousel train` parses options, runs a car_run and prints its results.
  *
  * Each call that can fail first clears the context's message, so after a failure car_context_error describes that
  * call. The handles that a run is made of can also be used directly: trainer.h, rank.h. */
@@ -91,8 +91,8 @@ typedef struct car_run_options {
     const char *optimizer; /* a name, or that of a registered one ("sgd") */
     /* Settings of the optimizer, instead of its name (its defaults, with the delay correction for the rule). */
     const car_optimizer_config *settings;
-    /* lr (0.05); a cosine's total (steps); warmup: CAR_NONE selects the one for the rule's delay correction (with
-     * `settings` 0, without CAR_NONE) */
+    /* lr (0.05); a cosine's total (steps); warmup: CAR_NONE is automatic, by the rule's delay correction (docs/delay.md). 0
+     * is automatic, too, unless `settings` is given: then there is none. An optimizer of your own has none by itself. */
     car_schedule schedule;
     bool zero_lr;           /* an lr of 0 means 0, not the default */
     double schedule_epochs; /* instead of schedule.every: epochs, or steps of endless data */
@@ -207,7 +207,8 @@ car_status car_run_digest(car_run *run, char *text);
 int64_t car_run_first_step(const car_run *run);
 /* The configuration stored in the checkpoint, NULL without one. Rank 0 only. */
 const char *car_run_then(const car_run *run);
-/* Whether the checkpoint held everything that training depends on. Rank 0 only. */
+/* Whether the checkpoint held the whole state of training. It does not hold the options: the same bits need the same
+ * options. Put what matters into options.configuration, and compare it with car_run_then. Rank 0 only. */
 bool car_run_goes_on_exactly(const car_run *run);
 
 /* An earlier evaluation: the steps made before it, and the value that evaluations are compared by. */

@@ -27,14 +27,15 @@ typedef struct car_trained_options {
      * one batch at a time. */
     car_model_config shape;
     const char *data;                  /* KIND:PATH of car_dataset_open, to evaluate on (none) */
+    car_dataset *dataset;              /* instead of it, a dataset, e.g. your own */
     int data_threads;                  /* threads that read it ahead (none) */
     uint64_t seed;                     /* of synthetic data */
     const car_program_config *kernels; /* (the defaults) */
 } car_trained_options;
 
 /* Opens the weights in `place`: a safetensors file, or a directory. A directory's best.safetensors comes first, then
- * average.safetensors, then weights.safetensors. CAR_ERROR_IO if there is no such file; CAR_ERROR_ARGUMENT if neither
- * the card nor the options name the model; CAR_ERROR_SHAPE if the data does not fit it, or has other classes.
+ * average.safetensors, then weights.safetensors. CAR_ERROR_IO if there is no such file; CAR_ERROR_UNKNOWN_NAME if
+ * neither the card nor the options name a model of model.h (weights of a graph of your own are for car_run_load); CAR_ERROR_SHAPE if the data does not fit it, or has other classes.
  * `options` may be NULL. On failure *out is NULL. */
 car_status car_trained_open(car_context *context, const char *place, const car_trained_options *options,
                             car_trained **out);
@@ -48,7 +49,8 @@ car_dataset *car_trained_data(const car_trained *trained); /* NULL without data 
 /* What was loaded, and which tensors of the file the model does not have. */
 const car_weights_load_report *car_trained_report(const car_trained *trained);
 
-/* Loss and accuracy on the evaluation split of the data. CAR_ERROR_ARGUMENT without data. */
+/* Loss and accuracy on the evaluation split of the data. `how` may be NULL. CAR_ERROR_ARGUMENT without data. Synthetic
+ * data depends on shape.batch and seed: set them to those of the run to get its numbers. */
 car_status car_trained_evaluate(car_trained *trained, const car_feeder_evaluation *how, car_evaluation *out);
 
 typedef struct car_class_answer {
@@ -67,7 +69,7 @@ typedef struct car_classify_config {
 } car_classify_config;
 
 /* Says which classes `count` image files are of. The result of an image does not depend on the others.
- * CAR_ERROR_UNSUPPORTED if the model is not one of images. */
+ * `config` may be NULL. CAR_ERROR_UNSUPPORTED if the model is not one of images. */
 car_status car_trained_classify(car_trained *trained, const char *const *paths, int count,
                                 const car_classify_config *config, car_classification *results);
 /* The name of a class as the card has it; "class N" if it has none. */

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "checkpoint/checkpoint.h"
 #include "run/internal.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -68,6 +69,41 @@ static car_status check_numbers(car_context *context, const car_run_options *o) 
     return CAR_OK;
 }
 
+static car_status check_optimizer(car_context *context, const car_run_options *o) {
+    const car_optimizer_config *s = o->settings;
+    if (!s) {
+        return CAR_OK;
+    }
+    if (!s->own && (unsigned)s->kind >= CAR_OPTIMIZERS) {
+        return refuse(context, o, "settings.kind", (double)s->kind, "a car_optimizer_kind");
+    }
+    const number numbers[] = {{"settings.momentum", s->momentum},
+                              {"settings.weight_decay", s->weight_decay},
+                              {"settings.average", s->average}};
+    for (size_t n = 0; n < sizeof numbers / sizeof numbers[0]; n++) {
+        if (!(numbers[n].value >= 0 && isfinite(numbers[n].value))) {
+            return refuse(context, o, numbers[n].name, numbers[n].value, "a number of at least 0");
+        }
+    }
+    if (s->average >= 1) {
+        return refuse(context, o, "settings.average", s->average, "below 1");
+    }
+    if (s->rule_count < 0 || (s->rule_count > 0 && !s->rules)) {
+        return refuse(context, o, "settings.rule_count", s->rule_count, "the number of settings.rules");
+    }
+    return CAR_OK;
+}
+
+static car_status check_names(car_context *context, const car_run_options *o) {
+    if ((unsigned)o->shape.precision > CAR_PRECISION_BF16) {
+        return refuse(context, o, "shape.precision", (double)o->shape.precision, "a car_precision");
+    }
+    if ((unsigned)o->save_precision > CAR_PRECISION_BF16) {
+        return refuse(context, o, "save_precision", (double)o->save_precision, "a car_precision");
+    }
+    return o->configuration ? car_manifest_check_run(context, o->configuration) : CAR_OK;
+}
+
 static car_status check_schedule(car_context *context, const car_run_options *o) {
     const car_schedule *s = &o->schedule;
     bool known = s->kind == CAR_SCHEDULE_CONSTANT || s->kind == CAR_SCHEDULE_STEP || s->kind == CAR_SCHEDULE_COSINE;
@@ -96,7 +132,9 @@ car_status car_run_check_options(car_context *context, const car_run_options *o)
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "%s", o->refused);
     }
     if ((o->model != NULL) == (o->graph != NULL)) {
-        return car_context_fail(context, CAR_ERROR_ARGUMENT, "a run needs either options.model or options.graph");
+        return car_context_fail(context, CAR_ERROR_ARGUMENT,
+                                o->model ? "a run takes only one of options.model and options.graph"
+                                         : "a run needs options.model or options.graph");
     }
     if ((o->data != NULL) + (o->dataset != NULL) + (o->feed != NULL) > 1) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
@@ -113,6 +151,8 @@ car_status car_run_check_options(car_context *context, const car_run_options *o)
     }
     CAR_TRY(check_numbers(context, o));
     CAR_TRY(check_schedule(context, o));
+    CAR_TRY(check_optimizer(context, o));
+    CAR_TRY(check_names(context, o));
     if (!o->directory && (o->resume || o->resume_step || o->checkpoint_every || o->run_directory)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT,
                                 "checkpoints need a directory, both to write them and to resume from them: set %s",

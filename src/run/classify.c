@@ -117,6 +117,17 @@ static void *classify_thread(void *argument) {
     return NULL;
 }
 
+static car_status check_files(const car_trained *trained, const char *const *paths, int count,
+                              const car_classification *results) {
+    for (int f = 0; f < count; f++) {
+        if (!paths[f] || !results[f].answers) {
+            return car_context_fail(trained->context, CAR_ERROR_ARGUMENT, "%s is NULL for file %d",
+                                    paths[f] ? "answers" : "the path", f);
+        }
+    }
+    return CAR_OK;
+}
+
 static car_status check_arguments(const car_trained *trained, int count, const car_classify_config *config) {
     if (trained->model->domain != CAR_DOMAIN_IMAGES) {
         return car_context_fail(trained->context, CAR_ERROR_UNSUPPORTED, "%s is of %s, which is not a model of images",
@@ -138,7 +149,8 @@ static car_status check_arguments(const car_trained *trained, int count, const c
 car_status car_trained_classify(car_trained *trained, const char *const *paths, int count,
                                 const car_classify_config *config, car_classification *results) {
     CAR_ENTER(trained, trained->context);
-    CAR_REQUIRE(trained->context, config);
+    const car_classify_config none = {0};
+    config = config ? config : &none;
     if (count > 0) {
         CAR_REQUIRE(trained->context, paths);
         CAR_REQUIRE(trained->context, results);
@@ -150,6 +162,7 @@ car_status car_trained_classify(car_trained *trained, const char *const *paths, 
     car_status status = CAR_OK;
     threads = threads > 0 ? threads : 1;
     CAR_TRY(check_arguments(trained, count, config));
+    CAR_TRY(check_files(trained, paths, count, results));
     CAR_TRY(car_context_allocate(trained->context, (size_t)threads, sizeof *handles, &handles));
     while (started < threads - 1 && pthread_create(&handles[started], NULL, classify_thread, &job) == 0) {
         started++;
@@ -165,7 +178,7 @@ done:
 }
 
 void car_trained_class_name(const car_trained *trained, int index, char *text, size_t capacity) {
-    if (!car_card_list_item(trained->card, "class_names", index, text, capacity) || !text[0]) {
+    if (!trained || !car_card_list_item(trained->card, "class_names", index, text, capacity) || !text[0]) {
         snprintf(text, capacity, "class %d", index);
     }
 }

@@ -50,6 +50,11 @@ static car_status check_sizes(car_feeder *feeder) {
     CAR_TRY(find_input(feeder, car_dataset_labels_name(set), &feeder->labels));
     feeder->batch = (int)car_graph_tensor(feeder->graph, feeder->input)->shape.dim[0];
     CAR_TRY(check_bytes(feeder, feeder->input, car_dataset_input_bytes(set)));
+    int unfed = feeder->labels == CAR_NONE ? car_graph_find_tensor(feeder->graph, "labels") : CAR_NONE;
+    if (unfed != CAR_NONE && car_graph_tensor(feeder->graph, unfed)->producer == CAR_NONE) {
+        return car_context_fail(feeder->context, CAR_ERROR_SHAPE,
+                                "the graph has an input 'labels', but the data has no labels: set its label_count");
+    }
     if (feeder->labels != CAR_NONE) {
         CAR_TRY(check_bytes(feeder, feeder->labels, (size_t)car_dataset_label_count(set) * sizeof(int32_t)));
     }
@@ -209,7 +214,7 @@ car_status car_feeder_evaluate(car_feeder *feeder, const car_program *program, c
     config.evenly = true; /* spread over the data, so that a few batches are not all of one class */
     feeder->how = how;
     CAR_TRY(car_loader_create(feeder->dataset, &config, &feeder->evaluation));
-    const car_evaluate_config evaluation = {.threads = how->threads,
+    const car_evaluate_config evaluation = {.threads = how->threads ? how->threads : 1,
                                             .batches = batches,
                                             .feed = feed_evaluation,
                                             .feed_user = feeder,

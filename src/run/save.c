@@ -8,6 +8,7 @@
 
 #include "base/folder.h"
 #include "carousel/file.h"
+#include "checkpoint/checkpoint.h"
 #include "run/internal.h"
 
 /* ---- metadata -------------------------------------------------------------------------------- */
@@ -112,7 +113,9 @@ car_status car_run_set_configuration(car_run *run, const char *json) {
     char *own = NULL;
     car_status status = CAR_OK;
     car_snapshot_thread_wait(run->writer);
-    if (!json) {
+    if (json) {
+        CAR_TRY(car_manifest_check_run(run->context, json));
+    } else {
         made = cJSON_CreateObject();
         bool added =
             made && cJSON_AddStringToObject(made, "optimizer", car_optimizer_config_name(&run->training.optimizer));

@@ -48,6 +48,9 @@ static car_status find_model(car_trained *trained, const car_trained_options *op
                                 trained->path);
     }
     trained->model = car_model_find(name);
+    if (!trained->model && options->model) {
+        return car_model_resolve(trained->context, name, NULL, &trained->shape); /* which lists the models */
+    }
     if (!trained->model) {
         return car_context_fail(trained->context, CAR_ERROR_UNKNOWN_NAME, "%s is of an unknown model, '%s'",
                                 trained->path, name);
@@ -103,7 +106,11 @@ static car_status open_data(car_trained *trained, const car_trained_options *opt
         .domain = trained->model->domain, .model = trained->shape, .seed = options->seed};
     const car_feeder_config feeder = {.threads = options->data_threads, .seed = options->seed};
     car_status status = CAR_OK;
-    CAR_TRY(car_dataset_open(trained->context, options->data, &config, &trained->data));
+    trained->data = options->dataset;
+    if (!options->dataset) {
+        CAR_TRY(car_dataset_open(trained->context, options->data, &config, &trained->own_data));
+        trained->data = trained->own_data;
+    }
     CAR_TRY(car_feeder_create(trained->graph, trained->data, &feeder, &trained->feeder));
     if (trained->model->domain == CAR_DOMAIN_IMAGES) {
         CAR_TRY(compare_classes(trained));
@@ -124,6 +131,9 @@ car_status car_trained_open(car_context *context, const char *place, const car_t
     car_status status = CAR_OK;
     *out = NULL;
     options = options ? options : &none;
+    if (options->data && options->dataset) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "only one of options.data and options.dataset may be set");
+    }
     CAR_TRY(car_context_allocate(context, 1, sizeof *trained, &trained));
     trained->context = context;
     CAR_TRY(find_weights(trained, place));
@@ -133,7 +143,7 @@ car_status car_trained_open(car_context *context, const char *place, const car_t
         CAR_TRY(car_feeder_find_sizes(context, trained->model->name, options->data, &trained->shape));
     }
     CAR_TRY(load_model(trained, options->kernels));
-    if (options->data) {
+    if (options->data || options->dataset) {
         CAR_TRY(open_data(trained, options));
     }
     *out = trained;
@@ -148,7 +158,7 @@ void car_trained_close(car_trained *trained) {
         return;
     }
     car_feeder_destroy(trained->feeder);
-    car_dataset_close(trained->data);
+    car_dataset_close(trained->own_data);
     car_weights_destroy(trained->weights);
     car_arena_destroy(trained->arena);
     car_program_destroy(trained->program);
@@ -160,38 +170,40 @@ void car_trained_close(car_trained *trained) {
 /* ---- queries --------------------------------------------------------------------------------- */
 
 const char *car_trained_path(const car_trained *trained) {
-    return trained->path;
+    return trained ? trained->path : NULL;
 }
 
 const car_model_info *car_trained_model(const car_trained *trained) {
-    return trained->model;
+    return trained ? trained->model : NULL;
 }
 
 car_model_config car_trained_shape(const car_trained *trained) {
-    return trained->shape;
+    return trained ? trained->shape : (car_model_config){0};
 }
 
 const car_card *car_trained_card(const car_trained *trained) {
-    return trained->card;
+    return trained ? trained->card : NULL;
 }
 
 car_dataset *car_trained_data(const car_trained *trained) {
-    return trained->data;
+    return trained ? trained->data : NULL;
 }
 
 const car_weights_load_report *car_trained_report(const car_trained *trained) {
-    return &trained->report;
+    return trained ? &trained->report : NULL;
 }
 
 /* ---- evaluating ------------------------------------------------------------------------------ */
 
 car_status car_trained_evaluate(car_trained *trained, const car_feeder_evaluation *how, car_evaluation *out) {
     CAR_ENTER(trained, trained->context);
-    CAR_REQUIRE(trained->context, how);
     CAR_REQUIRE(trained->context, out);
+    const car_feeder_evaluation none = {0};
     if (!trained->feeder) {
         return car_context_fail(trained->context, CAR_ERROR_ARGUMENT,
-                                "a model that was opened without data cannot be evaluated: set options.data");
+                                "a model that was opened without data cannot be evaluated: set options.data or "
+                                "options.dataset");
     }
-    return car_feeder_evaluate(trained->feeder, trained->program, trained->arena, trained->weights, how, out);
+    return car_feeder_evaluate(trained->feeder, trained->program, trained->arena, trained->weights, how ? how : &none,
+                               out);
 }

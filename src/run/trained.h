@@ -17,7 +17,8 @@ struct car_trained {
     car_arena *arena;
     car_weights *weights;
     car_weights_load_report report;
-    car_dataset *data; /* NULL without data; the same for the feeder */
+    car_dataset *data;     /* NULL without data; the same for the feeder */
+    car_dataset *own_data; /* NULL if the options have the dataset */
     car_feeder *feeder;
 };
 

@@ -487,7 +487,7 @@ static void test_mistakes(void **state) {
     const car_run_options good = small(&s);
     car_run_options o = good;
     (void)state;
-    o.model = NULL, refuse(&o, CAR_ERROR_ARGUMENT, "either options.model or options.graph");
+    o.model = NULL, refuse(&o, CAR_ERROR_ARGUMENT, "needs options.model or options.graph");
     o = good, o.model = "nothing", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "nothing");
     o = good, o.rule = "fast", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "fast");
     o = good, o.placement = "moon", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "moon");
@@ -495,6 +495,15 @@ static void test_mistakes(void **state) {
     o = good, o.data = "tape:x", refuse(&o, CAR_ERROR_UNKNOWN_NAME, "tape:x");
     o = good, o.resume = true, refuse(&o, CAR_ERROR_ARGUMENT, "options.directory");
     o = good, o.epochs = 1, refuse(&o, CAR_ERROR_ARGUMENT, "has no epochs");
+    o = good, o.configuration = "nope", refuse(&o, CAR_ERROR_ARGUMENT, "one JSON object");
+    o = good, o.save_precision = (car_precision)9, refuse(&o, CAR_ERROR_ARGUMENT, "options.save_precision is 9");
+    car_optimizer_config settings = car_optimizer_config_default();
+    settings.rule_count = 1;
+    o = good, o.settings = &settings, refuse(&o, CAR_ERROR_ARGUMENT, "options.settings.rule_count is 1");
+    settings = car_optimizer_config_default(), settings.momentum = -2;
+    refuse(&o, CAR_ERROR_ARGUMENT, "options.settings.momentum is -2");
+    settings = car_optimizer_config_default(), settings.kind = (car_optimizer_kind)99;
+    refuse(&o, CAR_ERROR_ARGUMENT, "options.settings.kind is 99");
     o = good, o.stages = 3, refuse(&o, CAR_ERROR_ARGUMENT, "3");
     o = good, o.model = "gpt2-nano", o.shape = (car_model_config){.batch = 1, .seq_len = 8}, o.metric = no_metric;
     refuse(&o, CAR_ERROR_UNSUPPORTED, "a custom metric needs the logits");

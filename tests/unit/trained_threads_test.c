@@ -59,6 +59,12 @@ static void run_and_trained_model_agree(void **state) {
     assert_memory_equal(&found.loss, &wanted.loss, sizeof found.loss);
     assert_memory_equal(&found.top1, &wanted.top1, sizeof found.top1);
     assert_int_equal(found.rows, BATCH * BATCHES);
+    const car_trained_options again = {.shape = {.batch = BATCH}, .dataset = car_trained_data(trained), .seed = 5};
+    car_trained *other = NULL;
+    assert_int_equal(car_trained_open(scratch->context, directory.text, &again, &other), CAR_OK);
+    assert_int_equal(car_trained_evaluate(other, NULL, &found), CAR_OK);
+    assert_int_equal(found.rows, BATCH * 8); /* of endless data */
+    car_trained_close(other);
     car_trained_close(trained);
 }
 
@@ -132,7 +138,17 @@ static void bad_use_is_refused(void **state) {
     expect_error(scratch, car_trained_evaluate(trained, &how, &result), CAR_ERROR_ARGUMENT, "without data");
     expect_error(scratch, car_trained_classify(trained, NULL, 1, &many, NULL), CAR_ERROR_ARGUMENT, "paths is NULL");
     expect_error(scratch, car_trained_classify(trained, NULL, 0, &many, NULL), CAR_ERROR_ARGUMENT, "3 classes");
+    const char *const names[] = {"x.jpg"}, *const none[] = {NULL};
+    car_classification results[1] = {{.answers = NULL}};
+    expect_error(scratch, car_trained_classify(trained, names, 1, NULL, results), CAR_ERROR_ARGUMENT,
+                 "answers is NULL");
+    expect_error(scratch, car_trained_classify(trained, none, 1, NULL, results), CAR_ERROR_ARGUMENT, "path is NULL");
     assert_int_equal(car_trained_classify(NULL, NULL, 0, &many, NULL), CAR_ERROR_ARGUMENT);
+    assert_int_equal(car_trained_evaluate(NULL, NULL, &result), CAR_ERROR_ARGUMENT);
+    assert_null(car_trained_path(NULL));
+    assert_null(car_trained_model(NULL));
+    assert_null(car_trained_report(NULL));
+    assert_int_equal(car_trained_shape(NULL).batch, 0);
     car_trained_close(trained);
     car_trained_close(NULL);
 }
