@@ -182,7 +182,8 @@ DRAWN = (network.MATCHED, "1 Gbit/s", "unlimited")  # much slower ones would dwa
 
 
 def panel(raw, name):
-    marks, shown = [], [who for who in CONTENDERS if network.runs_of(raw, name, network.MATCHED, who)]
+    shown = [who for who in CONTENDERS if who not in network.UNPACED and network.runs_of(raw, name, network.MATCHED, who)]
+    marks = []
     highest = 0
     for n, who in enumerate(shown):
         points = []
