@@ -1,4 +1,5 @@
 /* Optimizers: names, configurations, and the state of every parameter. The methods are in optimizers/. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -199,12 +200,41 @@ done:
     return status;
 }
 
+bool car_optimizer_find_mistake(const car_optimizer_config *config, car_optimizer_mistake *out) {
+    static const char at_least_zero[] = "a number of at least 0";
+    bool known = config->own || (unsigned)config->kind < CAR_OPTIMIZERS;
+    bool listed = config->rule_count == 0 || (config->rule_count > 0 && config->rules);
+    const struct {
+        car_optimizer_mistake mistake;
+        bool fine;
+    } checks[] = {
+        {{"kind", (double)config->kind, "a car_optimizer_kind"}, known},
+        {{"momentum", config->momentum, at_least_zero}, config->momentum >= 0 && isfinite(config->momentum)},
+        {{"weight_decay", config->weight_decay, at_least_zero},
+         config->weight_decay >= 0 && isfinite(config->weight_decay)},
+        {{"average", config->average, "at least 0 and below 1"}, config->average >= 0 && config->average < 1},
+        {{"rule_count", config->rule_count, "the number of settings.rules"}, listed},
+    };
+    for (size_t c = 0; c < sizeof checks / sizeof checks[0]; c++) {
+        if (!checks[c].fine) {
+            *out = checks[c].mistake;
+            return true;
+        }
+    }
+    return false;
+}
+
 car_status car_optimizer_create_for(const car_program *program, car_arena *arena, const car_optimizer_config *config,
                                     const bool *wanted, int threads, car_optimizer **out) {
     car_context *context = car_program_context(program);
+    car_optimizer_mistake mistake;
     car_optimizer *optimizer = NULL;
     car_status status = CAR_OK;
     *out = NULL;
+    if (config && car_optimizer_find_mistake(config, &mistake)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "the optimizer's %s is %.15g, but must be %s",
+                                mistake.field, mistake.value, mistake.wanted);
+    }
     CAR_TRY(car_context_allocate(context, 1, sizeof *optimizer, &optimizer));
     optimizer->program = program;
     optimizer->arena = arena;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "checkpoint/checkpoint.h"
+#include "engine/optimizer_internal.h"
 #include "run/internal.h"
 
 /* ---- names ----------------------------------------------------------------------------------- */
@@ -70,28 +71,13 @@ static car_status check_numbers(car_context *context, const car_run_options *o) 
 }
 
 static car_status check_optimizer(car_context *context, const car_run_options *o) {
-    const car_optimizer_config *s = o->settings;
-    if (!s) {
+    car_optimizer_mistake mistake;
+    char name[32];
+    if (!o->settings || !car_optimizer_find_mistake(o->settings, &mistake)) {
         return CAR_OK;
     }
-    if (!s->own && (unsigned)s->kind >= CAR_OPTIMIZERS) {
-        return refuse(context, o, "settings.kind", (double)s->kind, "a car_optimizer_kind");
-    }
-    const number numbers[] = {{"settings.momentum", s->momentum},
-                              {"settings.weight_decay", s->weight_decay},
-                              {"settings.average", s->average}};
-    for (size_t n = 0; n < sizeof numbers / sizeof numbers[0]; n++) {
-        if (!(numbers[n].value >= 0 && isfinite(numbers[n].value))) {
-            return refuse(context, o, numbers[n].name, numbers[n].value, "a number of at least 0");
-        }
-    }
-    if (s->average >= 1) {
-        return refuse(context, o, "settings.average", s->average, "below 1");
-    }
-    if (s->rule_count < 0 || (s->rule_count > 0 && !s->rules)) {
-        return refuse(context, o, "settings.rule_count", s->rule_count, "the number of settings.rules");
-    }
-    return CAR_OK;
+    snprintf(name, sizeof name, "settings.%s", mistake.field);
+    return refuse(context, o, name, mistake.value, mistake.wanted);
 }
 
 static car_status check_names(car_context *context, const car_run_options *o) {
