@@ -417,12 +417,41 @@ static void test_own_mistakes(void **state) {
     tear_down(&f);
 }
 
+static void bad_settings_are_refused(void **state) {
+    (void)state;
+    fixture f = {0};
+    car_optimizer *optimizer = NULL;
+    const car_optimizer_config good = car_optimizer_config_default();
+    car_optimizer_config unknown = good, negative = good, endless = good, absent = good;
+    const car_optimizer_config *bad[] = {&unknown, &negative, &endless, &absent};
+    static const char *const fields[] = {"kind is 99", "momentum is -2", "average is 1", "rule_count is 1"};
+    unknown.kind = (car_optimizer_kind)99;
+    negative.momentum = -2;
+    endless.average = 1;
+    absent.rule_count = 1;
+    set_up(&f, &good);
+    for (int n = 0; n < 4; n++) {
+        assert_int_equal(car_optimizer_create(f.program, f.arena, bad[n], &optimizer), CAR_ERROR_ARGUMENT);
+        assert_non_null(strstr(car_context_error(f.context), fields[n]));
+        car_context_clear_error(f.context);
+    }
+    tear_down(&f);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_they_say), cmocka_unit_test(test_unknown_names),    cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_adamw),         cmocka_unit_test(test_corrections),      cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_synthetic),     cmocka_unit_test(test_synthetic_tokens), cmocka_unit_test(test_own),
-        cmocka_unit_test(test_own_shapes),    cmocka_unit_test(test_own_mistakes),
+        cmocka_unit_test(bad_settings_are_refused),
+        cmocka_unit_test(test_what_they_say),
+        cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_sgd),
+        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_corrections),
+        cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_synthetic),
+        cmocka_unit_test(test_synthetic_tokens),
+        cmocka_unit_test(test_own),
+        cmocka_unit_test(test_own_shapes),
+        cmocka_unit_test(test_own_mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
