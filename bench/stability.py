@@ -6,8 +6,12 @@ obey a recursion whose roots are those of
     (z - 1) (z - mu) z^2 + x ((1 - s) z + s) ((1 + c) z^2 - c z + a (z - 1) (z - mu))
 
 It is stable while all of them are inside the unit circle.
+
+In training, each batch has a curvature of its own. With a relative deviation `spread` of it, the weights must converge in
+the mean square: the same recursion for the second moments of weights, old weights, momentum and last gradient.
 """
 
+import math
 import sys
 
 sys.dont_write_bytecode = True
@@ -20,10 +24,12 @@ CURVES = [("no delay", 0, 0, 0), ("one step late", 1, 0, 0), ("the same, c 0.9, 
 CORRECTIONS = [("none", lambda s: (0, 0)), ("c 0.9, a 0", lambda s: (0.9, 0)), ("c 0.9, a 1", lambda s: (0.9, 1)),
                ("c 0.9, a = share", lambda s: (0.9, s))]  # fmt: skip
 # For the table of damping: a name, the share of late workers, c and a.
-DAMPED = [("dp, heavy ball", 0, 0, 0), ("dp, Nesterov", 0, 0.9, 0), ("cdp-v1, auto", 1, 0.9, 1),
+DAMPED = [("dp, heavy ball", 0, 0, 0), ("dp, Nesterov", 0, 0.9, 0), ("dp, corrected", 0, 0.9, 1),
+          ("cdp-v1, off", 1, 0, 0), ("cdp-v1, auto", 1, 0.9, 1),
           ("cdp-v1, ahead", 1, 1.71, 1), ("cdp-v1, M 2, auto", 0.5, 0.45, 0.5),
           ("cdp-v1, M 2, ahead", 0.5, 1.305, 0.5)]  # fmt: skip
 PRODUCTS = (0.01, 0.03, 0.1, 0.2, 0.3)
+SPREADS = (0, 0.5, 1, 2)  # of the curvatures of batches, relative to their mean
 
 
 def product(p, q):
@@ -89,6 +95,51 @@ def stability_figure():
     return figure([growth, shares], columns=2, width=960, height=340)
 
 
+def step_matrix(x, s, c, a, mu=MOMENTUM):
+    """The recursion of (weights, weights before, momentum, last gradient) at rate 1; linear in x."""
+    gradient = [x * (1 - s), x * s, 0, 0]
+    momentum = [gradient[0], gradient[1], mu, 0]
+    change = [(1 + c) * m + a * g for m, g in zip(momentum, gradient)]
+    return [[1 - change[0], -change[1], -(change[2] - c), a], [1, 0, 0, 0], momentum, gradient]
+
+
+def moved(matrix, moments):
+    """matrix * moments * its transpose"""
+    half = [[sum(row[k] * moments[k][j] for k in range(4)) for j in range(4)] for row in matrix]
+    return [[sum(line[k] * row[k] for k in range(4)) for row in matrix] for line in half]
+
+
+def mean_square(x, s, c, a, spread):
+    """The factor by which the root of the mean square error changes in each step, by power iteration."""
+    mean, none = step_matrix(x, s, c, a), step_matrix(0, s, c, a)
+    noise = [[spread * (m - n) for m, n in zip(*rows)] for rows in zip(mean, none)]
+    moments = [[float(i == j) for j in range(4)] for i in range(4)]
+    growth, steps = 0.0, 600
+    for n in range(steps):
+        parts = moved(mean, moments), moved(noise, moments)
+        moments = [[p + q for p, q in zip(*rows)] for rows in zip(*parts)]
+        size = sum(moments[i][i] for i in range(4))
+        growth += math.log(size) if n >= steps // 2 else 0
+        moments = [[m / size for m in row] for row in moments]
+    return math.exp(growth / (steps - steps // 2) / 2)
+
+
+def noisy_limit(s, c, a, spread):
+    """The smallest x whose mean square does not converge."""
+    low, high = 0.005, 4.0
+    for _ in range(14):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if mean_square(middle, s, c, a, spread) < 1 else (low, middle)
+    return high
+
+
+def print_noise():
+    rows = [[name, f"{c:g}, {a:g}", *(f"{noisy_limit(s, c, a, spread):.2f}" for spread in SPREADS)]
+            for name, s, c, a in DAMPED]  # fmt: skip
+    header = ["", "c, a", *(f"{spread:g}" for spread in SPREADS)]
+    print_table("Largest stable rate times curvature by the spread of batches' curvatures", header, rows)
+
+
 def print_damping():
     """The largest root for small products: the factor by which an error shrinks in each step."""
     header = ["", "c, a", *(f"{x:g}" for x in PRODUCTS)]
@@ -98,8 +149,9 @@ def print_damping():
 
 
 def main():
-    """bench/stability.py [FILE.svg]: the table of damping in docs/delay.md, and its figure."""
+    """bench/stability.py [FILE.svg]: the tables of damping and noise in docs/delay.md, and its figure."""
     print_damping()
+    print_noise()
     if len(sys.argv) > 1:
         with open(sys.argv[1], "w") as file:
             file.write(stability_figure())

@@ -43,9 +43,11 @@ IMAGES = {"workers": 4, "batch": 32, "threads": 2, "lr": 0.1, "momentum": 0.9, "
           "lr-schedule": "cosine", "eval-every": EPOCH, "checkpoint-every": 130, "keep": 1}  # fmt: skip
 SEEDS = {3: 6, 10: 3, 30: 1}  # epochs of resnet20: seeds
 PAPER = {"resnet18": 5, "resnet50": 1}  # epochs
+# In bf16, which ends where fp32 does (the claim `precision`) in two thirds of the time.
+BRIEF = {"workers": 4, "threads": 2, "precision": "bf16"}
 MODELS = {
-    "gpt2-nano": {"workers": 4, "batch": 8, "threads": 2, "weight-decay": 0.1, "betas": "0.9,0.95", "eval-every": 100},
-    "vit-tiny": {"workers": 4, "batch": 16, "threads": 2, "weight-decay": 0.05, "eval-every": 80, "eval-batches": 125},
+    "gpt2-nano": {**BRIEF, "batch": 8, "weight-decay": 0.1, "betas": "0.9,0.95", "eval-every": 100},
+    "vit-tiny": {**BRIEF, "batch": 16, "weight-decay": 0.05, "eval-every": 80, "eval-batches": 125},
 }
 STEPS = {"gpt2-nano": 400, "vit-tiny": 240}
 LONG_STEPS = 1600
@@ -77,6 +79,8 @@ def resnet20_runs(lengths):
     for epochs in lengths:
         for seed in range(1, SEEDS[epochs] + 1):
             for name, settings in SGD_RULES.items():
+                if epochs > 3 and "accumulate" in settings:
+                    continue
                 yield image_key("resnet20", epochs, name, seed), {
                     **IMAGES, "model": "resnet20", "epochs": epochs, "warmup": warmup_of(epochs * EPOCH), "seed": seed,
                     **settings}  # fmt: skip
