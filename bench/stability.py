@@ -25,9 +25,12 @@ CORRECTIONS = [("none", lambda s: (0, 0)), ("c 0.9, a 0", lambda s: (0.9, 0)), (
                ("c 0.9, a = share", lambda s: (0.9, s))]  # fmt: skip
 # For the table of damping: a name, the share of late workers, c and a.
 DAMPED = [("dp, heavy ball", 0, 0, 0), ("dp, Nesterov", 0, 0.9, 0), ("dp, corrected", 0, 0.9, 1),
-          ("cdp-v1, off", 1, 0, 0), ("cdp-v1, auto", 1, 0.9, 1),
-          ("cdp-v1, ahead", 1, 1.71, 1), ("cdp-v1, M 2, auto", 0.5, 0.45, 0.5),
-          ("cdp-v1, M 2, ahead", 0.5, 1.305, 0.5)]  # fmt: skip
+          ("cdp-v1, off", 1, 0, 0), ("cdp-v1", 1, 0.9, 1),
+          ("cdp-v1, auto", 1, 1.71, 1), ("cdp-v1, M 2", 0.5, 0.45, 0.5),
+          ("cdp-v1, M 2, auto", 0.5, 1.305, 0.5)]  # fmt: skip
+# The same with more micro-batches, for the table of noise alone.
+NOISY = [*DAMPED, *((f"cdp-v1, M {m}{word}", 1 / m, c, 1 / m) for m in (4, 8)
+                    for word, c in (("", 0.9 / m), (", auto", 0.9 * (1 + 0.9 / m))))]  # fmt: skip
 PRODUCTS = (0.01, 0.03, 0.1, 0.2, 0.3)
 SPREADS = (0, 0.5, 1, 2)  # of the curvatures of batches, relative to their mean
 
@@ -135,7 +138,7 @@ def noisy_limit(s, c, a, spread):
 
 def print_noise():
     rows = [[name, f"{c:g}, {a:g}", *(f"{noisy_limit(s, c, a, spread):.2f}" for spread in SPREADS)]
-            for name, s, c, a in DAMPED]  # fmt: skip
+            for name, s, c, a in NOISY]  # fmt: skip
     header = ["", "c, a", *(f"{spread:g}" for spread in SPREADS)]
     print_table("Largest stable rate times curvature by the spread of batches' curvatures", header, rows)
 

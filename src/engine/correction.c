@@ -14,11 +14,16 @@ static double memory_of(const car_optimizer_config *config) {
 }
 
 /* Only the first of a worker's M micro-batches can be late, so with M of them there is 1/M as much to correct. Both
- * coefficients are therefore those of M = 1 divided by M. */
+ * coefficients are therefore those of M = 1 divided by M. Where every stage is late, SGD looks further ahead, by as much as
+ * Nesterov's momentum does. */
 car_correction car_correction_choose(const car_plan_config *plan, const car_optimizer_config *config) {
-    bool late = car_rule_info_of(plan->rule)->late != CAR_LATE_NEVER;
+    car_lateness late = car_rule_info_of(plan->rule)->late;
     double memory = memory_of(config), several = plan->accumulate > 1 ? plan->accumulate : 1;
-    return late && memory > 0 ? (car_correction){.c = memory / several, .a = 1 / several} : (car_correction){0};
+    bool ahead = late == CAR_LATE_EVERYWHERE && car_optimizer_method_of(config)->info.has_nesterov;
+    if (late == CAR_LATE_NEVER || memory <= 0) {
+        return (car_correction){0};
+    }
+    return (car_correction){.c = ahead ? memory * (1 + memory / several) : memory / several, .a = 1 / several};
 }
 
 int64_t car_correction_warmup(car_rule rule, const car_optimizer_config *config, int64_t steps) {

@@ -23,6 +23,8 @@ first() { # TEXT OPTIONS...: in the first line
 first "delay corrected by c 0.9, a 1 (auto)" --rule cdp-v2 --steps 1
 first "delay corrected by c 0.45, a 0.5 (auto)" --rule cdp-v2 --steps 1 --accumulate 2
 first "(auto)" --rule cdp-v2 --steps 1 --optimizer adamw
+first "delay corrected by c 1.71, a 1 (auto)" --rule cdp-v1 --steps 1
+first "delay corrected by c 1.305, a 0.5 (auto)" --rule cdp-v1 --steps 1 --accumulate 2
 first "steps (auto)" --rule cdp-v1 --steps 20
 first "delay corrected by c 0.5, a 2" --rule cdp-v2 --steps 1 --delay-correction 0.5,2
 first "delay not corrected" --rule cdp-v2 --steps 1 --delay-correction off
