@@ -46,6 +46,13 @@ void car_transport_count_held(car_transport *transport, car_message *message) {
     transport->traffic.held += !message->paced;
     message->paced = true;
 }
+void car_message_append(car_message **list, car_message *message) {
+    while (*list) {
+        list = &(*list)->next;
+    }
+    message->next = NULL;
+    *list = message;
+}
 void car_message_hold(car_message **list, car_message *message) {
     while (*list && (*list)->due <= message->due) {
         list = &(*list)->next;

@@ -205,8 +205,7 @@ void car_hub_destroy(car_hub *hub) {
     }
     while (hub->collectives) { /* left over after a failure */
         car_local_collective *next = hub->collectives->next;
-        car_context_release(hub->context, hub->collectives,
-                            sizeof *hub->collectives + (size_t)hub->ranks * sizeof(car_message *), 1);
+        car_context_release(hub->context, hub->collectives, car_local_collective_bytes(hub), 1);
         hub->collectives = next;
     }
     car_context_release(hub->context, hub->given, (size_t)hub->ranks, sizeof(void *));

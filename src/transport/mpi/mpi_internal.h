@@ -29,8 +29,8 @@ typedef struct car_ring_lane {
 
 /* All-reduces over the ranks of a group. Only the transport's thread uses this. */
 typedef struct car_ring {
-    int rank, size;            /* this rank's number in the group, and the group's size */
-    car_message *first, *last; /* waiting buckets; the first one has begun if `taken` > 0 */
+    int rank, size;       /* this rank's number in the group, and the group's size */
+    car_message *waiting; /* buckets; the first one has begun if `taken` > 0 */
     size_t taken, scratch_floats;
     int pieces; /* number of pieces begun so far */
     car_ring_lane lanes[CAR_RING_LANES];
@@ -71,9 +71,9 @@ typedef struct car_mpi {
 
     pthread_mutex_t lock; /* guards the members below */
     pthread_cond_t changed;
-    car_message *first, *last; /* messages to be started */
-    bool ending, failed;       /* failed: this rank may not wait for others any more */
-    car_mpi_post *posts;       /* posts to be sent */
+    car_message *new;    /* messages to be started */
+    bool ending, failed; /* failed: this rank may not wait for others any more */
+    car_mpi_post *posts; /* posts to be sent */
 } car_mpi;
 
 static inline car_mpi *car_mpi_of(car_transport *transport) {

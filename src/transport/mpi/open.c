@@ -170,14 +170,8 @@ static car_status begin(car_transport *transport) {
 
 static void start(car_transport *transport, car_message *message) {
     car_mpi *mpi = car_mpi_of(transport);
-    message->next = NULL;
     pthread_mutex_lock(&mpi->lock);
-    if (mpi->last) {
-        mpi->last->next = message;
-    } else {
-        mpi->first = message;
-    }
-    mpi->last = message;
+    car_message_append(&mpi->new, message);
     pthread_cond_signal(&mpi->changed);
     pthread_mutex_unlock(&mpi->lock);
 }

@@ -174,11 +174,11 @@ done:
  * more messages will come. *over: nothing is left to do. */
 static car_message *take_new(car_mpi *mpi, double nap, bool *ending, bool *over) {
     pthread_mutex_lock(&mpi->lock);
-    if (!mpi->first && !mpi->ending && nap > 0) {
+    if (!mpi->new && !mpi->ending && nap > 0) {
         car_clock_wait(&mpi->changed, &mpi->lock, nap);
     }
-    car_message *list = mpi->first;
-    mpi->first = mpi->last = NULL;
+    car_message *list = mpi->new;
+    mpi->new = NULL;
     *ending = mpi->ending;
     bool idle = !list && !mpi->held && mpi->flights.count == 0 && !mpi->posts;
     *over = mpi->ending && (mpi->failed || idle);
