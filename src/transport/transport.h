@@ -166,6 +166,8 @@ void car_transport_take(car_transport *transport, car_post_kind kind, int from, 
  * due. */
 void car_transport_tend(car_transport *transport);
 double car_transport_rests_until(const car_transport *transport, double now);
+/* Computes sum += addend for the numbers of a collective. */
+void car_message_add(const car_message *collective, void *sum, const void *addend, size_t bytes);
 /* Appends a message to a list; inserts a send into a list of held sends, ordered by `due`. */
 void car_message_append(car_message **list, car_message *message);
 void car_message_hold(car_message **list, car_message *message);

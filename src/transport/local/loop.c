@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/vector/vector.h"
 #include "transport/local/local_internal.h"
 
 /* Messages that are held back until this time or earlier may be delivered now. */
@@ -187,22 +186,13 @@ static void copy(car_local *local, car_message *receive) {
     pthread_mutex_lock(&local->hub->lock);
 }
 
-static void add_doubles(double *sum, const double *addend, size_t count) {
-    for (size_t e = 0; e < count; e++) {
-        sum[e] += addend[e];
-    }
-}
-
 /* Adds in the order of ranks, whichever rank joined first. */
 static void add_up(const car_local_collective *c, int ranks) {
-    const car_vector *vector = car_vector_select();
     car_message *first = NULL;
     for (int r = 0; r < ranks; r++) {
         car_message *message = c->messages[r];
-        if (message && first && message->doubles) {
-            add_doubles(first->data, message->data, message->bytes / sizeof(double));
-        } else if (message && first) {
-            vector->accumulate(first->data, message->data, (int64_t)(message->bytes / sizeof(float)));
+        if (message && first) {
+            car_message_add(message, first->data, message->data, message->bytes);
         }
         first = first ? first : message;
     }

@@ -70,18 +70,7 @@ done:
 static void add_chunk(const car_ring *ring, car_ring_lane *lane) {
     int chunk = got_chunk(ring, lane);
     size_t begin = chunk_begin(ring, lane, chunk), end = chunk_begin(ring, lane, chunk + 1);
-    if (lane->bucket->doubles) {
-        double *doubles = (double *)(void *)(lane->data + begin);
-        for (size_t e = 0; e < (end - begin) / 2; e++) {
-            doubles[e] += ((const double *)(const void *)lane->scratch)[e];
-        }
-        return;
-    }
-    float *restrict sum = lane->data + begin;
-    const float *restrict addend = lane->scratch;
-    for (size_t e = 0; e < end - begin; e++) {
-        sum[e] += addend[e];
-    }
+    car_message_add(lane->bucket, lane->data + begin, lane->scratch, (end - begin) * sizeof(float));
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
