@@ -15,23 +15,22 @@
 
 /* ---- gradients that were kept apart ----------------------------------------------------------- */
 
-/* Adds bytes begin .. end - 1 of a worker's gradient to the sum over the workers before it. If workers have sums of
- * their own, over several micro-batches, it adds the whole sum of the worker instead. */
+/* Adds bytes begin .. end - 1 of a worker's gradient, or of its own sum over several micro-batches, to the sum over the
+ * workers before it. */
 static void add_range(const car_rank *rank, const car_layout *layout, size_t begin, size_t end, char *sum,
                       const char *own) {
     bool apart = car_usage_adds_by_worker(rank->usage) || car_usage_keeps_apart(rank->usage);
     int several = apart ? rank->batches / rank->workers : 1;
+    const car_addend addend = {several > 1 ? CAR_ADDEND_WORKER : CAR_ADDEND_NEXT, several, false};
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* additions also flush denormals */
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
         const car_op *op = car_graph_op(rank->graph, part->op);
         size_t from = part->sum_offset > begin ? part->sum_offset : begin, to = part->sum_offset + part->bytes;
         to = to < end ? to : end;
-        if (several > 1) {
-            car_engine_join(rank->program, op, part->index, sum + part->sum_offset, own + part->sum_offset, several);
-        } else if (from < to) {
-            car_engine_add_range(rank->program, op, part->index, from - part->sum_offset, to - part->sum_offset,
-                                 sum + part->sum_offset, own + part->sum_offset);
+        if (from < to) {
+            car_engine_add(rank->program, op, part->index, from - part->sum_offset, to - part->sum_offset,
+                           sum + part->sum_offset, own + part->sum_offset, addend);
         }
     }
     car_kernels_leave(mode);

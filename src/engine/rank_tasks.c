@@ -205,16 +205,6 @@ static int place_in_order(const car_rank *rank, int number) {
     return by_worker ? number % rank->workers * (rank->batches / rank->workers) + number / rank->workers : number;
 }
 
-static void add_gradient(const car_rank *rank, const car_task *task, const car_op *op, int p, void *sum,
-                         const void *own, bool first) {
-    if (rank->ring) {
-        car_engine_add(rank->program, op, p, sum, own, first);
-    } else {
-        car_engine_add_any_order(rank->program, op, p, sum, own, first, place_in_order(rank, task->micro_batch),
-                                 rank->batches);
-    }
-}
-
 static car_status backward_op(car_rank_thread *thread, const car_entry *entry, int l) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
@@ -239,10 +229,12 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
     }
     CAR_TRY(car_tape_backward(rank->tapes[car_usage_tape_of(rank->usage, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
+    car_addend how = {.kind = rank->ring ? CAR_ADDEND_NEXT : CAR_ADDEND_ANY_ORDER,
+                      .count = rank->batches - 1 - place_in_order(rank, task->micro_batch)};
     for (int p = 0; p < op->param_count; p++) {
-        if (to[p] && (to[p]->kind == CAR_ADDITION_BEGINS || to[p]->kind == CAR_ADDITION_ADDS)) {
-            add_gradient(rank, task, op, p, places[p], thread->gradients.use[op->first_use + p],
-                         to[p]->kind == CAR_ADDITION_BEGINS);
+        how.first = to[p]->kind == CAR_ADDITION_BEGINS;
+        if (how.first || to[p]->kind == CAR_ADDITION_ADDS) {
+            car_engine_add(rank->program, op, p, 0, SIZE_MAX, places[p], thread->gradients.use[op->first_use + p], how);
         }
     }
 done:
