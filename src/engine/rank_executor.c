@@ -136,9 +136,9 @@ static car_status run(car_rank_thread *thread, car_entry *entry) {
     case CAR_TASK_UPDATE:
         return car_rank_update(thread, entry);
     case CAR_TASK_SEND:
-        return car_rank_send(thread, entry);
+        return car_rank_send(thread->rank, &entry->task);
     default:
-        return car_rank_take_arrival(thread, entry);
+        return car_rank_take_arrival(thread->rank, entry);
     }
 }
 
@@ -154,12 +154,13 @@ static void drop_older(car_rank *rank) {
 }
 
 /* Drops a sum once its last use is over, and so are all earlier tasks that read it: sending a finished sum on and
- * updating from it may happen in any order. If a message still carries the sum, its memory counts as a message from
- * then on. */
+ * updating from it may happen in any order. */
 static void free_sum(car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
-    car_sum *sum =
-        task->bundle >= 0 ? car_rank_find_sum(rank, task->bundle, task->step, car_usage_leg(rank->usage, task)) : NULL;
+    if (task->bundle < 0) {
+        return;
+    }
+    car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, 0, car_usage_leg(rank->usage, task));
     if (sum && car_usage_ends_sum(rank->usage, task)) {
         sum->freed = entry->number;
     }
@@ -171,9 +172,6 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
         if (!e->over && same && car_usage_reads_sum(rank->usage, &e->task)) {
             return;
         }
-    }
-    if (sum->block->references > 1) {
-        car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_MESSAGES);
     }
     car_rank_drop_sum(rank, task->bundle, sum);
 }

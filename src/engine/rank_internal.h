@@ -54,7 +54,7 @@ typedef struct car_entry {
     size_t most; /* the most bytes of activations that the worker holds during the portion */
     car_addition additions[CAR_MAX_ADDITIONS]; /* of a backward that has begun */
     int addition_count;
-    bool started, arrived; /* for messages and collectives */
+    bool arrived; /* for messages and collectives */
     car_message message;
     car_block *block; /* receives: where the data goes; sends: what is sent */
     struct car_entry *next, *next_ready, *next_arrival;
@@ -360,9 +360,9 @@ int64_t car_rank_snapshot_expected(const car_rank *rank);
 car_status car_rank_settle_snapshot(car_rank *rank, int64_t version);
 /* rank_messages.c: sends, receives and collectives. Hold the lock, except for car_rank_message_finished, which takes
  * it. */
-car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
+car_status car_rank_send(car_rank *rank, const car_task *task);
 car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* for receives and collectives */
-car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry);
+car_status car_rank_take_arrival(car_rank *rank, car_entry *entry);
 void car_rank_message_finished(void *user, car_message *message);
 /* Starts a message. It takes over a reference of the block, and drops it when the message has finished. Hold the
  * lock. */

@@ -87,7 +87,8 @@ static void settle(car_rank *rank) {
         car_block_clear(rank, &h->kept);
         if (h->places == 0) {
             drop_passing(rank, h);
-            car_rank_drop_copies(rank, b);
+            car_held_clear(rank, &h->copies[0]);
+            car_held_clear(rank, &h->copies[1]);
         }
         h->held[0].version = h->places > 0 || h->owned ? 0 : CAR_NONE;
         h->held[1].version = rank->goes_on && h->places == 2 ? CAR_VERSION_BEFORE : CAR_NONE;
