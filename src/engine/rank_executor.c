@@ -14,11 +14,14 @@
 /* The slot of the first task that is not over. An update that has measured its gradient, and waits for a norm, does not
  * count. */
 static int64_t current_slot(const car_rank *rank) {
-    const car_entry *first = rank->first;
-    while (first->next && (first->over || (first->task.kind == CAR_TASK_UPDATE && first->at != CAR_NONE))) {
-        first = first->next;
+    const car_entry *entry = NULL;
+    for (int64_t n = rank->oldest; n < rank->listed; n++) {
+        entry = car_rank_entry(rank, n);
+        if (!entry->over && (entry->task.kind != CAR_TASK_UPDATE || entry->at == CAR_NONE)) {
+            break;
+        }
     }
-    return first->task.slot;
+    return entry->task.slot;
 }
 
 static bool may_start(const car_rank *rank, const car_entry *entry, int64_t now) {
@@ -67,8 +70,9 @@ static bool makes_moving_weights(const car_rank *rank, const car_entry *entry) {
 
 /* True if a forward or backward that comes earlier in the plan is not over. */
 static bool is_behind_compute(const car_rank *rank, const car_entry *entry) {
-    for (const car_entry *e = rank->first; e != entry; e = e->next) {
-        if (car_task_computes(&e->task) && !e->over) {
+    for (int64_t n = rank->oldest; n < entry->number; n++) {
+        const car_entry *earlier = car_rank_entry(rank, n);
+        if (car_task_computes(&earlier->task) && !earlier->over) {
             return true;
         }
     }
@@ -144,7 +148,8 @@ static car_status run(car_rank_thread *thread, car_entry *entry) {
 
 /* Drops the weights from before a restart once the first step is over. */
 static void drop_older(car_rank *rank) {
-    if (!rank->holds_older || (rank->first && rank->first->task.slot <= car_plan_first_step_end(rank->plan))) {
+    const car_entry *first = car_rank_first(rank);
+    if (!rank->holds_older || (first && first->task.slot <= car_plan_first_step_end(rank->plan))) {
         return;
     }
     rank->holds_older = false;
@@ -162,12 +167,13 @@ static void free_sum(car_rank *rank, const car_entry *entry) {
     }
     car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, 0, car_usage_leg(rank->usage, task));
     if (sum && car_usage_ends_sum(rank->usage, task)) {
-        sum->freed = entry->number;
+        sum->readers_end = entry->number + 1;
     }
-    if (!sum || sum->freed == 0) {
+    if (!sum || sum->readers_end == 0) {
         return;
     }
-    for (const car_entry *e = rank->first; e && e->number < sum->freed; e = e->next) {
+    for (int64_t n = rank->oldest; n < sum->readers_end; n++) {
+        const car_entry *e = car_rank_entry(rank, n);
         bool same = e->task.bundle == task->bundle && e->task.step == task->step;
         if (!e->over && same && car_usage_reads_sum(rank->usage, &e->task)) {
             return;
@@ -223,7 +229,7 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
 }
 
 static bool is_done(const car_rank *rank) {
-    return rank->window >= rank->windows && !rank->first && !rank->frozen && car_rank_snapshots_are_done(rank);
+    return rank->window >= rank->windows && !car_rank_first(rank) && !rank->frozen && car_rank_snapshots_are_done(rank);
 }
 
 /* A task, or a portion of it, has ended. */

@@ -34,13 +34,11 @@ typedef struct car_addition {
 
 enum { CAR_MAX_ADDITIONS = 8 };
 
-/* A listed task: a task of the plan that is not over yet. A rank's entries form a list in the plan's order. */
+/* A listed task: a task of the plan that is not over yet. */
 typedef struct car_entry {
     car_task task;
-    /* The window that it belongs to, and its number in the order of listing. The number counts from 1; car_edges counts
-     * the same tasks from 0. */
-    int64_t window, number;
-    int blockers; /* number of unfinished tasks that it waits for */
+    int64_t window, number; /* the window that it belongs to, and its number in the order of listing */
+    int blockers;           /* number of unfinished tasks that it waits for */
     struct car_entry **dependents;
     int dependent_count, dependent_capacity;
     bool running, over;
@@ -57,7 +55,7 @@ typedef struct car_entry {
     bool arrived; /* for messages and collectives */
     car_message message;
     car_block *block; /* receives: where the data goes; sends: what is sent */
-    struct car_entry *next, *next_ready, *next_arrival;
+    struct car_entry *next_ready, *next_arrival;
 } car_entry;
 
 /* A message that may outlive its task, or a piece of a snapshot. Parcels form a list, so that those left after a
@@ -183,18 +181,17 @@ struct car_rank {
     car_status status;
     int idle; /* number of threads that wait for a task */
 
-    /* rank_list.c: the tasks that are not over. */
-    car_entry *first, *last, *spare;
-    car_entry *ready;      /* the ready set: tasks that nothing blocks, in the plan's order */
-    car_entry *arrivals;   /* receives and collectives that have not been started, in the plan's order */
-    car_entry **by_number; /* the entries from first to last; number n is at n % number_capacity, a power of two */
-    int64_t number_capacity;
+    /* rank_list.c: tasks oldest .. listed - 1, in the plan's order. All before them are over. Task n is at n % capacity of
+     * `entries`; the other entries are NULL or can be used again. */
+    int64_t oldest, listed, capacity;
+    car_entry **entries;
+    car_entry *ready;    /* the ready set: tasks that nothing blocks, in the plan's order */
+    car_entry *arrivals; /* receives and collectives that have not been started, in the plan's order */
     car_edges *edges;
     car_use_list uses; /* uses of the task being listed */
     car_task_list list;
     int64_t window;       /* the next window to list */
     int64_t windows;      /* number of windows to list */
-    int64_t listed;       /* tasks listed so far */
     int64_t planned;      /* number of the plan's steps in this run */
     int64_t steps_used;   /* number of steps that have a listed task */
     int64_t windows_used; /* number of windows that have a listed task, or receive from one */
@@ -243,6 +240,14 @@ struct car_rank {
     car_trainer_times times;
     double exposed;
 };
+
+static inline car_entry *car_rank_entry(const car_rank *rank, int64_t number) {
+    return rank->entries[number % rank->capacity];
+}
+/* The first task that is not over; NULL if there is none. */
+static inline car_entry *car_rank_first(const car_rank *rank) {
+    return rank->oldest < rank->listed ? car_rank_entry(rank, rank->oldest) : NULL;
+}
 
 /* True if this rank computes a stage for a micro-batch of a step of the plan. */
 static inline bool car_rank_has(const car_rank *rank, int64_t step, int number, int stage) {

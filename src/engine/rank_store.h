@@ -51,8 +51,8 @@ typedef struct car_sum {
     int worker;
     car_block *block; /* the sum; NULL = nothing of it is here */
     uint64_t missing; /* a bit for each piece that has not arrived */
-    /* Number of the task that freed it, while earlier tasks still read it; 0 = not freed. */
-    int64_t freed;
+    /* Once its last use is over: no task from this number on reads it, but earlier ones may; before that, 0. */
+    int64_t readers_end;
     car_block *own;   /* the gradient that waits; NULL = none */
     uint64_t waiting; /* a bit for each of its pieces that no thread has begun to add */
     int adding;       /* number of threads that are adding one */

@@ -24,12 +24,12 @@ void car_rank_be_patient(car_rank *rank) {
 
 /* The first task that is running, or the first one that waits; NULL if there is none. */
 static const car_entry *task_at(const car_rank *rank) {
-    for (const car_entry *entry = rank->first; entry; entry = entry->next) {
-        if (entry->running) {
-            return entry;
+    for (int64_t n = rank->oldest; n < rank->listed; n++) {
+        if (car_rank_entry(rank, n)->running) {
+            return car_rank_entry(rank, n);
         }
     }
-    return rank->first;
+    return car_rank_first(rank);
 }
 
 /* The text of a task, or of `none` if there is no task. */
@@ -157,7 +157,8 @@ size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
 
 static void describe_worker(const car_rank *rank, int worker) {
     const car_entry *at = NULL;
-    for (const car_entry *entry = rank->first; entry && !at; entry = entry->next) {
+    for (int64_t n = rank->oldest; n < rank->listed && !at; n++) {
+        const car_entry *entry = car_rank_entry(rank, n);
         bool own = !entry->over && car_task_computes(&entry->task) && entry->task.micro_batch % rank->workers == worker;
         at = own ? entry : at;
     }
@@ -169,7 +170,7 @@ static void describe_worker(const car_rank *rank, int worker) {
 /* For a rank that is alone: logs what each worker and thread is doing, if no task has ended for a while. */
 static void look_for_progress(car_rank *rank, double now) {
     double patience = patience_of(rank);
-    if (!rank->alone || !rank->first || now - rank->progressed < patience) {
+    if (!rank->alone || !car_rank_first(rank) || now - rank->progressed < patience) {
         return;
     }
     car_context_log(rank->context, CAR_LOG_ERROR, "no task has ended for %g s; current state:", now - rank->progressed);
