@@ -28,12 +28,6 @@ typedef struct car_local_post {
     char data[CAR_STATUS_BYTES];
 } car_local_post;
 
-/* Data that is handed from one rank's thread to another's, outside the loop. */
-typedef struct car_local_parcel {
-    const void *data; /* NULL = none */
-    size_t bytes;
-} car_local_parcel;
-
 /* A sum or a broadcast that not all ranks of its group have joined yet. */
 typedef struct car_local_collective {
     struct car_local_collective *next;
@@ -77,7 +71,7 @@ struct car_local {
     int64_t busy;                  /* how many of them are being copied, or are part of a complete collective */
     int64_t collectives[2];        /* how many sums [0] and broadcasts [1] this rank has joined */
     car_local_post *inbox;         /* posts to this rank, oldest first */
-    car_local_parcel *parcels;     /* for each rank: data that it hands to this one */
+    const void **handed;           /* for each rank: data that it hands to this one, outside the loop; NULL = none */
     /* In tests: messages started and random numbers drawn so far, and which trouble has happened. */
     int64_t begun, draws;
     bool broken, silent, paused;
