@@ -60,16 +60,13 @@ static bool is_carried(const car_task *task) {
     return car_task_is_message(task) && !car_task_crosses(task);
 }
 
-/* True for an update by an owner under zero. These updates run in the plan's order: made earlier, the new weights would
- * only take up memory until the forward of the same slot. The first portion of an update, which measures the sum for a
- * norm, may run earlier, because other ranks may wait for the result. */
-static bool makes_moving_weights(const car_rank *rank, const car_entry *entry) {
-    bool measures = rank->measures && entry->at == CAR_NONE;
-    return entry->task.kind == CAR_TASK_UPDATE && rank->holding[entry->task.bundle].places == 0 && !measures;
-}
-
-/* True if a forward or backward that comes earlier in the plan is not over. */
+/* True if the task has to wait for a forward or backward that comes earlier in the plan. The first portion of an update,
+ * which measures the sum for a norm, need not wait, because other ranks may wait for the result. */
 static bool is_behind_compute(const car_rank *rank, const car_entry *entry) {
+    bool measures = rank->measures && entry->at == CAR_NONE;
+    if (measures || !car_usage_follows_computes(rank->usage, &entry->task)) {
+        return false;
+    }
     for (int64_t n = rank->oldest; n < entry->number; n++) {
         const car_entry *earlier = car_rank_entry(rank, n);
         if (car_task_computes(&earlier->task) && !earlier->over) {
@@ -85,10 +82,7 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
     if (car_task_arrives(task)) {
         return entry->arrived;
     }
-    if (makes_moving_weights(rank, entry) && is_behind_compute(rank, entry)) {
-        return false;
-    }
-    if (task->kind == CAR_TASK_UPDATE && !car_rank_may_update(rank, entry)) {
+    if (task->kind == CAR_TASK_UPDATE && (is_behind_compute(rank, entry) || !car_rank_may_update(rank, entry))) {
         return false;
     }
     return target_is_free(rank, task) && car_beat_has_come(rank, task) && car_rank_may_note_loss(rank, task);
