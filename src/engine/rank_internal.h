@@ -54,7 +54,7 @@ typedef struct car_entry {
     int addition_count;
     bool arrived; /* for messages and collectives */
     car_message message;
-    car_block *block; /* receives: where the data goes; sends: what is sent */
+    car_block *block; /* of messages that arrive: where the data goes */
     struct car_entry *next_ready, *next_arrival;
 } car_entry;
 
@@ -152,7 +152,7 @@ struct car_rank {
     bool measures;          /* gradient norms are needed, to clip them or to skip steps */
     car_graph_range *range; /* pipeline and grid: the operations that this rank computes */
     car_graph_range *whole; /* other placements with recomputation: all operations */
-    int first_stage, end_stage;
+    int first_stage, end_stage, first_op, end_op; /* what this rank computes, in whatever micro-batches */
 
     /* The state that the next run continues from. */
     int64_t first_step;             /* step 0 of the plan is this step of training */
@@ -290,6 +290,8 @@ static inline int64_t car_rank_step_of(const car_rank *rank, const car_task *tas
 
 /* rank_tasks.c: runs a forward or backward, or a portion of one. Hold the lock; it is released while kernels run. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);
+/* Begins a task's micro-batch on a tape, with its inputs. Call it without the lock. */
+car_status car_rank_begin_tape(car_rank *rank, const car_task *task, car_tape *tape);
 /* Points a view at a version of a bundle. */
 void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *held);
 /* rank_update.c: runs an update or its first portion, with the lock as above. The second function is true if an update

@@ -123,17 +123,12 @@ done:
     return status;
 }
 
-static void take_out(car_entry **list, const car_entry *entry, size_t link) {
-    while (*list && *list != entry) {
-        list = (car_entry **)((char *)*list + link);
-    }
-    if (*list) {
-        *list = *(car_entry **)((char *)*list + link);
-    }
-}
-
 void car_rank_retire(car_rank *rank, car_entry *entry) {
-    take_out(&rank->ready, entry, offsetof(car_entry, next_ready));
+    car_entry **place = &rank->ready;
+    while (*place != entry) {
+        place = &(*place)->next_ready;
+    }
+    *place = entry->next_ready;
     for (int d = 0; d < entry->dependent_count; d++) {
         if (--entry->dependents[d]->blockers == 0) {
             make_ready(rank, entry->dependents[d]);

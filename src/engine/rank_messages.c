@@ -20,16 +20,6 @@ static int64_t due_of(const car_rank *rank, const car_task *task) {
                : CAR_MESSAGE_AT_ONCE;
 }
 
-/* The message of a send task, without its data. */
-static car_message message_of(const car_rank *rank, const car_task *task) {
-    return (car_message){.kind = CAR_MESSAGE_SEND,
-                         .bytes = car_plan_task_bytes(rank->plan, task),
-                         .peer = task->peer,
-                         .tag = task->tag,
-                         .due = due_of(rank, task),
-                         .latest = car_rank_latest(rank, task)};
-}
-
 car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block) {
     car_parcel *parcel = NULL;
     car_status status = car_context_allocate(rank->context, 1, sizeof *parcel, &parcel);
@@ -38,7 +28,6 @@ car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *
         return status;
     }
     *parcel = (car_parcel){.message = *message, .block = block, .next = rank->parcels, .place = &rank->parcels};
-    parcel->message.data = message->data ? message->data : block->data;
     parcel->message.user = parcel;
     if (rank->parcels) {
         rank->parcels->place = &parcel->next;
@@ -65,8 +54,13 @@ void car_rank_forget_parcels(car_rank *rank) {
 
 /* Sends a block from this offset on. Takes over one reference of the block. Hold the lock. */
 static car_status ship(car_rank *rank, const car_task *task, car_block *block, size_t offset) {
-    car_message message = message_of(rank, task);
-    message.data = block->data + offset;
+    const car_message message = {.kind = CAR_MESSAGE_SEND,
+                                 .data = block->data + offset,
+                                 .bytes = car_rank_is_dropped(rank, task) ? 0 : car_plan_task_bytes(rank->plan, task),
+                                 .peer = task->peer,
+                                 .tag = task->tag,
+                                 .due = due_of(rank, task),
+                                 .latest = car_rank_latest(rank, task)};
     return car_rank_ship(rank, &message, block);
 }
 
@@ -159,11 +153,9 @@ done:
 /* Sends an empty message for a dropped task, because its receiver may have posted the receive. The message keeps its
  * place in the order of sends, because a message with the same tag that is not dropped may be waiting. */
 static car_status send_nothing(car_rank *rank, const car_task *task) {
-    car_message message = message_of(rank, task);
-    message.bytes = 0;
     car_block *block = NULL;
     car_status status = car_block_create(rank, CAR_MEMORY_MESSAGES, sizeof(float), &block);
-    return status == CAR_OK ? car_rank_ship(rank, &message, block) : status;
+    return status == CAR_OK ? ship(rank, task, block, 0) : status;
 }
 
 car_status car_rank_send(car_rank *rank, const car_task *task) {
@@ -292,14 +284,8 @@ static car_status take_activations(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     bool gradient = task->cargo == CAR_CARGO_GRADIENT;
     car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
-    int64_t step = car_rank_step_of(rank, task);
-    car_status status = CAR_OK;
     pthread_mutex_unlock(&rank->lock);
-    if (!gradient) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->micro_batch),
-                       rank->purpose != CAR_PURPOSE_LOSS);
-        status = rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->micro_batch, tape) : CAR_OK;
-    }
+    car_status status = gradient ? CAR_OK : car_rank_begin_tape(rank, task, tape);
     if (status == CAR_OK) {
         status = car_tape_import(tape, gradient, entry->block->data);
     }

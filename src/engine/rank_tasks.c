@@ -83,6 +83,13 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+car_status car_rank_begin_tape(car_rank *rank, const car_task *task, car_tape *tape) {
+    int64_t step = car_rank_step_of(rank, task);
+    car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->micro_batch),
+                   rank->purpose != CAR_PURPOSE_LOSS);
+    return rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->micro_batch, tape) : CAR_OK;
+}
+
 /* Runs a portion, from operation *at on (CAR_NONE: the first). *at becomes the next operation, or CAR_NONE at the
  * end. */
 static car_status forward(car_rank_thread *thread, const car_entry *entry, int *at) {
@@ -90,13 +97,10 @@ static car_status forward(car_rank_thread *thread, const car_entry *entry, int *
     const car_task *task = &entry->task;
     const car_stage *stage = &rank->partition->stages[task->stage];
     car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
-    int64_t step = car_rank_step_of(rank, task);
     int from = *at != CAR_NONE ? *at : stage->first, end = entry->until;
     car_status status = CAR_OK;
     if (task->stage == 0 && *at == CAR_NONE) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->micro_batch),
-                       rank->purpose != CAR_PURPOSE_LOSS);
-        CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->micro_batch, tape));
+        CAR_TRY(car_rank_begin_tape(rank, task, tape));
     }
     CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, from, end));
     *at = end < stage->end ? end : CAR_NONE;
