@@ -153,6 +153,9 @@ void car_rank_release_room(const car_rank *rank, float *room);
 car_status car_rank_go_on(car_rank *rank);
 /* The keeper of a bundle: the rank that has its newest version and the optimizer's state that goes with it. */
 int car_rank_keeper_of(const car_rank *rank, int bundle);
+/* On the keeper: finds a part of a parameter's state. `room` is for data that has to be converted. */
+car_status car_rank_get_part(car_rank *rank, int bundle, const car_part *part, car_snapshot_part which, float *room,
+                             float **out);
 /* Copies a part of a parameter's state to where this rank keeps it, if it does. Weights go to the first place: they
  * become version 0. */
 car_status car_rank_put_part(car_rank *rank, int param, car_snapshot_part which, const float *data);

@@ -35,9 +35,10 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
 /* zero: the owner also makes the new version of the bundles tied to this one, because they travel separately. */
 static car_status copy_ties(car_rank *rank, const car_task *task, const car_block *home) {
     car_status status = CAR_OK;
-    for (int b = rank->stages; b < rank->bundles; b++) {
-        car_holding_of_bundle *h = &rank->holding[b];
-        if (rank->partition->bundles[b].home != task->bundle || !h->owned) {
+    for (int b = car_bundle_of_home(rank->partition, task->bundle, task->bundle); b != CAR_NONE;
+         b = car_bundle_of_home(rank->partition, task->bundle, b)) {
+        const car_holding_of_bundle *h = &rank->holding[b];
+        if (!h->owned) {
             continue;
         }
         car_block *copy = h->places > 0 ? h->held[0].block : NULL;
@@ -51,17 +52,15 @@ done:
     return status;
 }
 
-/* True if the version before the last one of this run must be kept for the next run. With two places it is there
- * anyway. */
-static bool keeps_previous(const car_rank *rank, const car_task *task) {
-    bool keeper = car_rank_owner(rank, task->step, task->bundle) == rank->device;
-    return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, task->bundle) > 0 &&
-           rank->holding[task->bundle].places < 2;
-}
-
+/* On the keeper: copies the version before the last one of this run, which the next run needs. With two places it is
+ * there anyway. */
 static car_status keep_previous(car_rank *rank, const car_task *task, const car_block *from) {
     car_holding_of_bundle *h = &rank->holding[task->bundle];
+    bool keeper = car_rank_owner(rank, task->step, task->bundle) == rank->device;
     car_status status = CAR_OK;
+    if (task->version != rank->limit || !keeper || car_plan_delay(rank->plan, 0, task->bundle) == 0 || h->places == 2) {
+        return CAR_OK;
+    }
     CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, h->layout.bytes, &h->kept));
     memcpy(h->kept->data, from->data, h->layout.bytes);
 done:
@@ -137,9 +136,7 @@ static car_status make_version(car_rank_thread *thread, const car_task *task) {
         verdict = (car_verdict){.skipped = true};
         CAR_TRY(car_rank_begin_average(rank, task->bundle));
     }
-    if (keeps_previous(rank, task)) {
-        CAR_TRY(keep_previous(rank, task, from));
-    }
+    CAR_TRY(keep_previous(rank, task, from));
     if (h->places == 0) {
         CAR_TRY(make_place(rank, task));
     }
