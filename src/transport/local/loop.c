@@ -95,30 +95,28 @@ static int group_size(const car_hub *hub, int group) {
     return size;
 }
 
-/* The collective that this rank joins: the next one of its group and kind. The first rank to join creates it; NULL if
- * it cannot. */
-static car_local_collective *find_collective(car_local *local, bool broadcast) {
+/* The place of the collective that this rank joins: the next one of its group and kind. The first rank to join creates it;
+ * the place is empty if it cannot. */
+static car_local_collective **find_collective(car_local *local, bool broadcast) {
     car_hub *hub = local->hub;
+    car_local_collective **place = &hub->collectives, *c = *place;
     int64_t number = local->collectives[broadcast]++;
-    for (car_local_collective *c = hub->collectives; c; c = c->next) {
-        if (c->group == local->group && c->broadcast == broadcast && c->number == number) {
-            return c;
-        }
+    while (c && (c->group != local->group || c->broadcast != broadcast || c->number != number)) {
+        place = &c->next;
+        c = *place;
     }
-    car_local_collective *c = NULL;
-    if (car_context_allocate(hub->context, car_local_collective_bytes(hub), 1, &c) == CAR_OK) {
+    if (!c && car_context_allocate(hub->context, car_local_collective_bytes(hub), 1, place) == CAR_OK) {
+        c = *place;
         c->group = local->group;
         c->broadcast = broadcast;
         c->number = number;
-        c->next = hub->collectives;
-        hub->collectives = c;
     }
-    return c;
+    return place;
 }
 
 static void start_collective(car_local *local, car_message *message) {
     car_hub *hub = local->hub;
-    car_local_collective *c = find_collective(local, message->kind == CAR_MESSAGE_BROADCAST);
+    car_local_collective **place = find_collective(local, message->kind == CAR_MESSAGE_BROADCAST), *c = *place;
     if (!c) {
         car_hub_fail(hub);
         return;
@@ -126,10 +124,6 @@ static void start_collective(car_local *local, car_message *message) {
     c->messages[local->base.rank] = message;
     if (++c->count < group_size(hub, local->group)) {
         return;
-    }
-    car_local_collective **place = &hub->collectives;
-    while (*place && *place != c) {
-        place = &(*place)->next;
     }
     *place = c->next;
     for (int r = 0; r < hub->ranks; r++) {
@@ -186,31 +180,21 @@ static void copy(car_local *local, car_message *receive) {
     pthread_mutex_lock(&local->hub->lock);
 }
 
-/* Adds in the order of ranks, whichever rank joined first. */
-static void add_up(const car_local_collective *c, int ranks) {
-    car_message *first = NULL;
-    for (int r = 0; r < ranks; r++) {
-        car_message *message = c->messages[r];
-        if (message && first) {
-            car_message_add(message, first->data, message->data, message->bytes);
-        }
-        first = first ? first : message;
-    }
-    for (int r = 0; r < ranks; r++) {
-        if (c->messages[r] && c->messages[r] != first) {
-            memcpy(c->messages[r]->data, first->data, first->bytes);
-        }
-    }
-}
-
-/* Copies from member `peer` to all others. The members of a group are numbered in the order of their ranks. */
-static void copy_to_all(const car_local_collective *c, int ranks) {
-    const car_message *source = NULL;
+/* A sum is added up at the first rank, in the order of ranks, whichever joined first. A broadcast comes from member `peer`;
+ * the members of a group are numbered in the order of their ranks. Either way all other ranks get a copy. */
+static void compute(const car_local_collective *c, int ranks) {
+    car_message *source = NULL;
     for (int r = 0, member = 0; r < ranks; r++) {
-        if (c->messages[r]) {
-            source = member == c->messages[r]->peer ? c->messages[r] : source;
-            member++;
+        car_message *message = c->messages[r];
+        if (!message) {
+            continue;
         }
+        if (!c->broadcast && source) {
+            car_message_add(message, source->data, message->data, message->bytes);
+        } else if (!c->broadcast || member == message->peer) {
+            source = message;
+        }
+        member++;
     }
     for (int r = 0; source && r < ranks; r++) {
         if (c->messages[r] && c->messages[r] != source) {
@@ -222,11 +206,7 @@ static void copy_to_all(const car_local_collective *c, int ranks) {
 static void complete(car_local *local, car_local_collective *c) {
     car_hub *hub = local->hub;
     pthread_mutex_unlock(&hub->lock);
-    if (c->broadcast) {
-        copy_to_all(c, hub->ranks);
-    } else {
-        add_up(c, hub->ranks);
-    }
+    compute(c, hub->ranks);
     double now = car_clock_seconds();
     for (int r = 0; r < hub->ranks; r++) {
         if (c->messages[r]) {
