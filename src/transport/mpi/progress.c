@@ -194,9 +194,7 @@ static void wait_for_others(car_mpi *mpi) {
     MPI_Pcontrol(0);
     MPI_Ibarrier(mpi->control, &all);
     while (!over && MPI_Test(&all, &over, MPI_STATUS_IGNORE) == MPI_SUCCESS && !over) {
-        bool ending = false, nothing = false;
         car_mpi_move_posts(mpi, false);
-        take_new(mpi, longest_nap, &ending, &nothing);
         if (car_mpi_has_given_up(mpi)) {
             return;
         }
