@@ -155,7 +155,6 @@ static car_status create_contents(car_rank *rank) {
     CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));
     CAR_TRY(create_range(rank));
     CAR_TRY(car_edges_create(rank->context, &rank->edges));
-    rank->ring = car_usage_is_ring(rank->usage);
     CAR_TRY(car_rank_create_steps(rank));
     CAR_TRY(car_rank_create_store(rank));
     CAR_TRY(create_tapes(rank));
@@ -325,8 +324,6 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->computing = 0;
     rank->run = car_transport_loops(rank->transport);
     rank->send_slot = INT64_MIN;
-    memset(rank->collectives_started, 0, sizeof rank->collectives_started);
-    memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
     rank->progressed = rank->watched = car_clock_seconds();
     car_rank_rewind_pacing(rank);
     car_rank_rewind_steps(rank);

@@ -30,13 +30,8 @@ static bool may_start(const car_rank *rank, const car_entry *entry, int64_t now)
     if (task->kind == CAR_TASK_RECEIVE) {
         return soon;
     }
-    bool broadcast = task->kind == CAR_TASK_BROADCAST;
-    bool turn = entry->message.tag == rank->collectives_started[broadcast];
-    if (!car_rank_may_commit(rank, task->step + 1)) {
-        return false;
-    }
-    bool gives = !broadcast || rank->holding[task->bundle].owned; /* it is the source of the data */
-    return turn && (gives ? entry->blockers == 0 : soon);
+    bool gives = task->kind != CAR_TASK_BROADCAST || rank->holding[task->bundle].owned; /* it has the data */
+    return car_rank_may_commit(rank, task->step + 1) && (gives ? entry->blockers == 0 : soon);
 }
 
 /* True unless the task is an update in place, and a message still sends the weights that it would overwrite. */
@@ -60,8 +55,8 @@ static bool is_carried(const car_task *task) {
     return car_task_is_message(task) && !car_task_crosses(task);
 }
 
-/* True if the task has to wait for a forward or backward that comes earlier in the plan. The first portion of an update,
- * which measures the sum for a norm, need not wait, because other ranks may wait for the result. */
+/* True if the task has to wait for a forward or backward that comes earlier in the plan. The first portion of an
+ * update, which measures the sum for a norm, need not wait, because other ranks may wait for the result. */
 static bool is_behind_compute(const car_rank *rank, const car_entry *entry) {
     bool measures = rank->measures && entry->at == CAR_NONE;
     if (measures || !car_usage_follows_computes(rank->usage, &entry->task)) {
@@ -91,14 +86,15 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
 /* Posts the receives that are due, and starts collectives in the order that is the same on all ranks. */
 static void start_arrivals(car_rank *rank) {
     int64_t now = rank->arrivals ? current_slot(rank) : 0;
+    bool waits[CAR_TASK_KINDS] = {false}; /* an earlier collective of this kind has not been started */
     for (car_entry **place = &rank->arrivals; *place && rank->status == CAR_OK;) {
         car_entry *entry = *place;
-        if (!may_start(rank, entry, now)) {
+        if (waits[entry->task.kind] || !may_start(rank, entry, now)) {
+            waits[entry->task.kind] = car_task_is_collective(&entry->task);
             place = &entry->next_arrival;
             continue;
         }
         *place = entry->next_arrival;
-        rank->collectives_started[entry->task.kind == CAR_TASK_BROADCAST] += car_task_is_collective(&entry->task);
         car_rank_fail(rank, car_rank_start_arrival(rank, entry));
     }
 }

@@ -144,14 +144,13 @@ struct car_rank {
     /* Micro-batches of a step, M for each worker. A task's `micro_batch` is below this. */
     int batches;
     int updates_per_step;
-    bool spaced;            /* micro-batches begin 2k slots apart */
-    bool ring;              /* sums are added in ring order; otherwise collectives add them in any order */
-    bool chains;            /* zero with two copies of a version: weights are passed on */
-    bool alone;             /* this is the only rank, so it has all workers */
-    bool feeds;             /* it needs inputs or labels, so it calls `feed` */
-    bool measures;          /* gradient norms are needed, to clip them or to skip steps */
-    car_graph_range *range; /* pipeline and grid: the operations that this rank computes */
-    car_graph_range *whole; /* other placements with recomputation: all operations */
+    bool spaced;                                  /* micro-batches begin 2k slots apart */
+    bool chains;                                  /* zero with two copies of a version: weights are passed on */
+    bool alone;                                   /* this is the only rank, so it has all workers */
+    bool feeds;                                   /* it needs inputs or labels, so it calls `feed` */
+    bool measures;                                /* gradient norms are needed, to clip them or to skip steps */
+    car_graph_range *range;                       /* pipeline and grid: the operations that this rank computes */
+    car_graph_range *whole;                       /* other placements with recomputation: all operations */
     int first_stage, end_stage, first_op, end_op; /* what this rank computes, in whatever micro-batches */
 
     /* The state that the next run continues from. */
@@ -181,8 +180,8 @@ struct car_rank {
     car_status status;
     int idle; /* number of threads that wait for a task */
 
-    /* rank_list.c: tasks oldest .. listed - 1, in the plan's order. All before them are over. Task n is at n % capacity of
-     * `entries`; the other entries are NULL or can be used again. */
+    /* rank_list.c: tasks oldest .. listed - 1, in the plan's order. All before them are over. Task n is at n % capacity
+     * of `entries`; the other entries are NULL or can be used again. */
     int64_t oldest, listed, capacity;
     car_entry **entries;
     car_entry *ready;    /* the ready set: tasks that nothing blocks, in the plan's order */
@@ -195,7 +194,6 @@ struct car_rank {
     int64_t planned;      /* number of the plan's steps in this run */
     int64_t steps_used;   /* number of steps that have a listed task */
     int64_t windows_used; /* number of windows that have a listed task, or receive from one */
-    int collectives_started[2], collectives_listed[2];
     int64_t send_slot;
     int sends_in_slot, most_sends;
 

@@ -1,5 +1,5 @@
-/* The tasks of a rank that are not over, in the plan's order, with the tasks that wait for them. Two lists hold the ready
- * set and the receives and collectives that have not been started. */
+/* The tasks of a rank that are not over, in the plan's order, with the tasks that wait for them. Two lists hold the
+ * ready set and the receives and collectives that have not been started. */
 #include "engine/rank_internal.h"
 
 /* Makes room for one more entry. */
@@ -108,10 +108,6 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
                          .dependents = entry->dependents,
                          .dependent_capacity = entry->dependent_capacity};
     count_use(rank, task, window);
-    if (car_task_is_collective(task)) {
-        entry->message.tag =
-            rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its position in the order of collectives */
-    }
     status = block_on_earlier(rank, entry);
     if (car_task_arrives(task)) {
         append_arrival(rank, entry);

@@ -89,7 +89,7 @@ static bool is_wanted_here(const car_rank *rank, const car_task *task) {
            car_usage_is_renewed(rank->usage, task);
 }
 
-/* zero with one copy: the version is sent away. If this is the rank's last use of it, it is dropped here, except for the
+/* zero with one copy: a version is sent away. If this is the rank's last use of it, it is dropped here, except for the
  * last two versions before an early end. */
 static void part_with(car_rank *rank, const car_task *task, car_block *block) {
     car_holding_of_bundle *h = &rank->holding[task->bundle];
@@ -104,9 +104,9 @@ static void part_with(car_rank *rank, const car_task *task, car_block *block) {
     }
 }
 
-/* Sends weights: under zero the block itself; otherwise a copy of a tied parameter, because tasks on this rank may use or
- * update the parameter meanwhile. On a rank that keeps the home of a tied bundle, the bundle's weights are a part of the
- * home's block. */
+/* Sends weights: under zero the block itself; otherwise a copy of a tied parameter, because tasks on this rank may use
+ * or update the parameter meanwhile. On a rank that keeps the home of a tied bundle, the bundle's weights are a part of
+ * the home's block. */
 static car_status send_weights(car_rank *rank, const car_task *task) {
     car_held *passing = car_rank_find_copy(rank, task, task->bundle);
     int place = passing ? task->bundle : car_usage_kept_block(rank->usage, task->bundle);

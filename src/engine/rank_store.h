@@ -104,8 +104,8 @@ car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int worker,
 car_status car_rank_get_sum(car_rank *rank, int bundle, int64_t step, int leg, car_sum **out);
 /* The entry for a sum with this step, leg and worker: an existing one, or a free one. */
 car_status car_rank_open_sum(car_rank *rank, int bundle, const car_sum *sum, car_sum **out);
-/* Drops a sum; where workers keep their gradients apart, those of all workers. If a message still carries it, its memory
- * counts as a message from then on. */
+/* Drops a sum; where workers keep their gradients apart, those of all workers. If a message still carries it, its
+ * memory counts as a message from then on. */
 void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum);
 void car_rank_drop_sums(car_rank *rank, int bundle); /* all sums, and the gradients that wait */
 /* Iterates over the parts that are a parameter's first use: the next one after `after` (NULL: the first). The second

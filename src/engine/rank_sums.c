@@ -72,7 +72,7 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
-/* The next bundle that is tied to a home, after another one or (`home`) from the first on; CAR_NONE if there is none. */
+/* The next bundle that is tied to a home, after another tied one or after the home itself; CAR_NONE = no more. */
 static int next_tie(const car_rank *rank, int home, int after) {
     return car_bundle_of_home(rank->partition, home, after);
 }

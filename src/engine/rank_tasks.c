@@ -221,7 +221,7 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
     }
     CAR_TRY(car_tape_backward(rank->tapes[car_usage_tape_of(rank->usage, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
-    car_addend how = {.kind = rank->ring ? CAR_ADDEND_NEXT : CAR_ADDEND_ANY_ORDER,
+    car_addend how = {.kind = car_usage_is_ring(rank->usage) ? CAR_ADDEND_NEXT : CAR_ADDEND_ANY_ORDER,
                       .count = rank->batches - 1 - place_in_order(rank, task->micro_batch)};
     for (int p = 0; p < op->param_count; p++) {
         how.first = to[p]->kind == CAR_ADDITION_BEGINS;

@@ -95,8 +95,8 @@ static int group_size(const car_hub *hub, int group) {
     return size;
 }
 
-/* The place of the collective that this rank joins: the next one of its group and kind. The first rank to join creates it;
- * the place is empty if it cannot. */
+/* The place of the collective that this rank joins: the next one of its group and kind. The first rank to join creates
+ * it; the place is empty if it cannot. */
 static car_local_collective **find_collective(car_local *local, bool broadcast) {
     car_hub *hub = local->hub;
     car_local_collective **place = &hub->collectives, *c = *place;
@@ -180,8 +180,8 @@ static void copy(car_local *local, car_message *receive) {
     pthread_mutex_lock(&local->hub->lock);
 }
 
-/* A sum is added up at the first rank, in the order of ranks, whichever joined first. A broadcast comes from member `peer`;
- * the members of a group are numbered in the order of their ranks. Either way all other ranks get a copy. */
+/* A sum is added up at the first rank, in the order of ranks, whichever joined first. A broadcast comes from member
+ * `peer`; the members of a group are numbered in the order of their ranks. Either way all other ranks get a copy. */
 static void compute(const car_local_collective *c, int ranks) {
     car_message *source = NULL;
     for (int r = 0, member = 0; r < ranks; r++) {
