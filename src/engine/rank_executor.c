@@ -14,12 +14,10 @@
 /* The slot of the first task that is not over. An update that has measured its gradient, and waits for a norm, does not
  * count. */
 static int64_t current_slot(const car_rank *rank) {
-    const car_entry *entry = NULL;
-    for (int64_t n = rank->oldest; n < rank->listed; n++) {
-        entry = car_rank_entry(rank, n);
-        if (!entry->over && (entry->task.kind != CAR_TASK_UPDATE || entry->at == CAR_NONE)) {
-            break;
-        }
+    int64_t n = rank->oldest;
+    const car_entry *entry = car_rank_entry(rank, n);
+    while (n + 1 < rank->listed && (entry->over || (entry->task.kind == CAR_TASK_UPDATE && entry->at != CAR_NONE))) {
+        entry = car_rank_entry(rank, ++n);
     }
     return entry->task.slot;
 }

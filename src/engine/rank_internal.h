@@ -181,7 +181,7 @@ struct car_rank {
     int idle; /* number of threads that wait for a task */
 
     /* rank_list.c: tasks oldest .. listed - 1, in the plan's order. All before them are over. Task n is at n % capacity
-     * of `entries`; the other entries are NULL or can be used again. */
+     * of `entries`; the other entries are NULL or can be used again. The capacity is a power of two. */
     int64_t oldest, listed, capacity;
     car_entry **entries;
     car_entry *ready;    /* the ready set: tasks that nothing blocks, in the plan's order */
@@ -240,7 +240,7 @@ struct car_rank {
 };
 
 static inline car_entry *car_rank_entry(const car_rank *rank, int64_t number) {
-    return rank->entries[number % rank->capacity];
+    return rank->entries[number & (rank->capacity - 1)];
 }
 /* The first task that is not over; NULL if there is none. */
 static inline car_entry *car_rank_first(const car_rank *rank) {

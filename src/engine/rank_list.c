@@ -13,7 +13,7 @@ static car_status make_room(car_rank *rank) {
     }
     CAR_TRY(car_context_allocate(rank->context, (size_t)capacity, sizeof *entries, &entries));
     for (int64_t n = rank->oldest; n < rank->listed; n++) {
-        entries[n % capacity] = car_rank_entry(rank, n);
+        entries[n & (capacity - 1)] = car_rank_entry(rank, n);
     }
     car_context_release(rank->context, rank->entries, (size_t)old, sizeof *entries);
     rank->entries = entries;
@@ -96,7 +96,7 @@ static car_status append(car_rank *rank, const car_task *task, int64_t window) {
     car_entry **place = NULL, *entry = NULL;
     car_status status = CAR_OK;
     CAR_TRY(make_room(rank));
-    place = &rank->entries[rank->listed % rank->capacity];
+    place = &rank->entries[rank->listed & (rank->capacity - 1)];
     if (!*place) {
         CAR_TRY(car_context_allocate(rank->context, 1, sizeof *entry, place));
     }

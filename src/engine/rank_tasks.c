@@ -201,17 +201,18 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
     const car_op *op = car_graph_op(rank->graph, l);
-    const car_addition *to[CAR_MAX_PARAMS] = {NULL};
+    car_addition_kind kinds[CAR_MAX_PARAMS] = {CAR_ADDITION_BEGINS};
     void *places[CAR_MAX_PARAMS] = {NULL};
     char *addend = thread->addend;
     car_status status = CAR_OK;
     for (int p = 0; p < op->param_count; p++) {
-        to[p] = addition_of(rank, entry, l, p, &places[p]);
-        if (!to[p]) {
+        const car_addition *to = addition_of(rank, entry, l, p, &places[p]);
+        if (!to) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum for parameter %d of %s",
                                     rank->device, p, op->name);
         }
-        thread->gradients.use[op->first_use + p] = to[p]->kind == CAR_ADDITION_ADDS ? (void *)addend : places[p];
+        kinds[p] = to->kind;
+        thread->gradients.use[op->first_use + p] = to->kind == CAR_ADDITION_ADDS ? (void *)addend : places[p];
         addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
     }
     bool derives = car_program_derived_bytes(rank->program, l) > 0 && !thread->view.derived[l];
@@ -224,8 +225,8 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
     car_addend how = {.kind = car_usage_is_ring(rank->usage) ? CAR_ADDEND_NEXT : CAR_ADDEND_ANY_ORDER,
                       .count = rank->batches - 1 - place_in_order(rank, task->micro_batch)};
     for (int p = 0; p < op->param_count; p++) {
-        how.first = to[p]->kind == CAR_ADDITION_BEGINS;
-        if (how.first || to[p]->kind == CAR_ADDITION_ADDS) {
+        how.first = kinds[p] == CAR_ADDITION_BEGINS;
+        if (how.first || kinds[p] == CAR_ADDITION_ADDS) {
             car_engine_add(rank->program, op, p, 0, SIZE_MAX, places[p], thread->gradients.use[op->first_use + p], how);
         }
     }

@@ -85,15 +85,16 @@ static car_status hand_over(car_transport *transport, int from, int to, void *da
         return CAR_OK;
     }
     pthread_mutex_lock(&hub->lock);
-    const void **place = takes ? &local->handed[from] : hub->failed ? NULL : &hub->ends[to]->handed[from];
-    if (gives && place) {
+    const void *nowhere = NULL; /* after a failure the other end may be gone */
+    const void **place = takes ? &local->handed[from] : hub->failed ? &nowhere : &hub->ends[to]->handed[from];
+    if (gives) {
         *place = data;
         pthread_cond_broadcast(&hub->changed);
     }
     while (!hub->failed && takes != (*place != NULL)) { /* until it is there, or was taken */
         pthread_cond_wait(&hub->changed, &hub->lock);
     }
-    bool failed = hub->failed; /* then the other end may be gone */
+    bool failed = hub->failed;
     if (takes && !failed) {
         memcpy(data, *place, bytes);
         *place = NULL;
