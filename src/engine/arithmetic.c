@@ -30,61 +30,50 @@ void car_engine_accumulate(const car_program *program, int param, void *sum, con
     accumulate_range(program, param, 0, car_engine_count(program, param), sum, own);
 }
 
-void car_engine_add(const car_program *program, const car_op *op, int index, void *sum, const void *own, bool first) {
-    int param = op->params[index];
-    if (car_engine_is_statistic(program, param)) {
-        float momentum = (float)op->config.batchnorm.momentum;
-        car_vector_select()->blend(sum, own, first ? 0 : 1 - momentum, momentum, car_engine_count(program, param));
-    } else if (!first) {
-        car_engine_accumulate(program, param, sum, own);
+/* Finds how a running statistic is mixed: sum = keep * sum + weight * own. */
+static void find_mix(const car_op *op, const car_addend *addend, float *keep, float *weight) {
+    double momentum = op->config.batchnorm.momentum;
+    switch (addend->kind) {
+    case CAR_ADDEND_NEXT:
+        *weight = (float)momentum;
+        *keep = 1 - *weight;
+        break;
+    case CAR_ADDEND_WORKER:
+        *weight = 1;
+        *keep = (float)pow(1 - momentum, addend->count);
+        break;
+    default:
+        *weight = (float)(momentum * pow(1 - momentum, addend->count));
+        *keep = 1;
     }
+    *keep = addend->first ? 0 : *keep;
 }
 
-void car_engine_add_range(const car_program *program, const car_op *op, int index, size_t begin, size_t end, void *sum,
-                          const void *own) {
+void car_engine_add(const car_program *program, const car_op *op, int index, size_t begin, size_t end, void *sum,
+                    const void *own, car_addend addend) {
     int param = op->params[index];
     size_t size = car_program_is_double(program, param) ? sizeof(double) : sizeof(float);
     int64_t first = (int64_t)(begin / size), last = (int64_t)(end / size), count = car_engine_count(program, param);
     last = last < count ? last : count; /* without the filling after the last element */
     if (first < last && car_engine_is_statistic(program, param)) {
-        float momentum = (float)op->config.batchnorm.momentum;
-        car_vector_select()->blend((float *)sum + first, (const float *)own + first, 1 - momentum, momentum,
-                                   last - first);
-    } else if (first < last) {
+        float keep = 0, weight = 0;
+        find_mix(op, &addend, &keep, &weight);
+        car_vector_select()->blend((float *)sum + first, (const float *)own + first, keep, weight, last - first);
+    } else if (first < last && !addend.first) {
         accumulate_range(program, param, first, last, sum, own);
     }
 }
 
-void car_engine_join(const car_program *program, const car_op *op, int index, void *sum, const void *own, int several) {
-    int param = op->params[index];
-    if (car_engine_is_statistic(program, param)) {
-        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, several);
-        car_vector_select()->blend(sum, own, keep, 1.0f, car_engine_count(program, param));
-    } else {
-        car_engine_accumulate(program, param, sum, own);
-    }
-}
-
-void car_engine_add_any_order(const car_program *program, const car_op *op, int index, void *sum, const void *own,
-                              bool first, int number, int batches) {
-    int param = op->params[index];
-    if (car_engine_is_statistic(program, param)) {
-        double momentum = op->config.batchnorm.momentum;
-        double weight = momentum * pow(1 - momentum, batches - 1 - number);
-        car_vector_select()->blend(sum, own, first ? 0 : 1, (float)weight, car_engine_count(program, param));
-    } else if (!first) {
-        car_engine_accumulate(program, param, sum, own);
-    }
-}
-
-static car_status renew_floats(const car_program *program, const car_op *op, int param, int64_t first, int64_t count,
+static car_status renew_floats(const car_program *program, const car_op *op, int index, int64_t first, int64_t count,
                                const car_renewal *renewal, const float *from, float *to, const float *sum) {
+    int param = op->params[index];
     car_status status = CAR_OK;
     car_optimizer_begin_average(renewal->optimizer, param, first, count, renewal->update, from);
     if (car_engine_is_statistic(program, param)) {
-        float keep = (float)pow(1.0 - op->config.batchnorm.momentum, renewal->batches);
-        memmove(to + first, from + first, (size_t)count * sizeof *to);
-        car_vector_select()->blend(to + first, sum + first, keep, 1.0f, count);
+        size_t begin = (size_t)first * sizeof *to, end = begin + (size_t)count * sizeof *to;
+        memmove(to + first, from + first, end - begin);
+        car_engine_add(program, op, index, begin, end, to, sum,
+                       (car_addend){CAR_ADDEND_WORKER, renewal->batches, false});
     } else {
         status = car_optimizer_update_range(renewal->optimizer, param, first, count, renewal->update, renewal->lr,
                                             renewal->scale / renewal->batches, from, to, sum);
@@ -104,7 +93,7 @@ car_status car_engine_renew(const car_program *program, const car_op *op, int in
     return car_program_is_double(program, param)
                ? car_optimizer_update_doubles(renewal->optimizer, param, first, count, renewal->update, renewal->lr,
                                               renewal->scale / renewal->batches, from, to, sum)
-               : renew_floats(program, op, param, first, count, renewal, from, to, sum);
+               : renew_floats(program, op, index, first, count, renewal, from, to, sum);
 }
 
 void car_engine_average(const car_program *program, int param, const void *sum, int workers, void *mean) {

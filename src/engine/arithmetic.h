@@ -26,22 +26,22 @@ size_t car_engine_addend_bytes(const car_program *program, int first, int end);
 /* Computes sum += own for all elements of a parameter. */
 void car_engine_accumulate(const car_program *program, int param, void *sum, const void *own);
 
-/* In ring order: adds a micro-batch's gradient of parameter `index` of an operation to the sum over the micro-batches
- * before it. For the first one, `own` is `sum`. For a running statistic with momentum m, sum = (1 - m) * sum + m *
- * own. */
-void car_engine_add(const car_program *program, const car_op *op, int index, void *sum, const void *own, bool first);
+/* What is added to a sum. Gradients are simply added. For running statistics with momentum m: */
+typedef enum car_addend_kind {
+    CAR_ADDEND_NEXT,     /* the next micro-batch in ring order: sum = (1 - m) * sum + m * own */
+    CAR_ADDEND_WORKER,   /* the sum over `count` micro-batches of a worker: sum = (1 - m)^count * sum + own */
+    CAR_ADDEND_ANY_ORDER /* a micro-batch before `count` others, added in any order: sum += m * (1 - m)^count * own */
+} car_addend_kind;
 
-/* The same for bytes begin .. end - 1 of the parameter, for a micro-batch that is not the first. */
-void car_engine_add_range(const car_program *program, const car_op *op, int index, size_t begin, size_t end, void *sum,
-                          const void *own);
-/* By worker: adds the sum over the `several` micro-batches of one worker. For a running statistic, sum = (1 -
- * m)^several * sum + own. */
-void car_engine_join(const car_program *program, const car_op *op, int index, void *sum, const void *own, int several);
+typedef struct car_addend {
+    car_addend_kind kind;
+    int count;
+    bool first; /* nothing was added before, and `own` is `sum` */
+} car_addend;
 
-/* For sums that are added over ranks in any order: adds a micro-batch's gradient. A statistic gets the weight that it
- * would have in ring order. */
-void car_engine_add_any_order(const car_program *program, const car_op *op, int index, void *sum, const void *own,
-                              bool first, int number, int batches);
+/* Adds to the sum of parameter `index` of an operation, in bytes begin .. end - 1 of it. */
+void car_engine_add(const car_program *program, const car_op *op, int index, size_t begin, size_t end, void *sum,
+                    const void *own, car_addend addend);
 
 /* The inputs of one update, besides weights and sum. */
 typedef struct car_renewal {

@@ -54,34 +54,32 @@ static car_status check(const car_plan *plan, const car_program *program, const 
     return CAR_OK;
 }
 
+/* Finds the stages that this rank computes, which follow each other, and their operations. */
 static car_status create_range(car_rank *rank) {
-    car_status status = CAR_OK;
-    rank->first_stage = rank->stages;
-    for (int j = 0; j < rank->stages; j++) {
-        for (int64_t n = 0; n < (int64_t)rank->batches * (rank->workers + 1); n++) {
-            if (car_rank_has(rank, n / rank->batches, (int)(n % rank->batches), j)) {
-                rank->first_stage = j < rank->first_stage ? j : rank->first_stage;
-                rank->end_stage = j + 1;
-            }
-        }
-    }
-    rank->feeds = true;
-    if (rank->first_stage == 0 && rank->end_stage == rank->stages) {
-        const car_recompute *recompute = rank->partition->recompute;
-        int ops = car_graph_op_count(rank->graph);
-        return recompute ? car_graph_range_create(rank->graph, 0, ops, recompute, &rank->whole) : CAR_OK;
-    }
     const car_stage *stages = rank->partition->stages;
-    CAR_TRY(car_graph_range_create(rank->graph, stages[rank->first_stage].first, stages[rank->end_stage - 1].end,
-                                   rank->partition->recompute, &rank->range));
+    const car_recompute *recompute = rank->partition->recompute;
+    car_status status = CAR_OK;
+    while (!car_usage_has_stage(rank->usage, rank->first_stage)) {
+        rank->first_stage++;
+    }
+    rank->end_stage = rank->first_stage + 1;
+    while (rank->end_stage < rank->stages && car_usage_has_stage(rank->usage, rank->end_stage)) {
+        rank->end_stage++;
+    }
+    rank->first_op = stages[rank->first_stage].first;
+    rank->end_op = stages[rank->end_stage - 1].end;
+    rank->feeds = true;
+    if (rank->end_stage - rank->first_stage == rank->stages) {
+        return recompute ? car_graph_range_create(rank->graph, 0, rank->end_op, recompute, &rank->whole) : CAR_OK;
+    }
+    CAR_TRY(car_graph_range_create(rank->graph, rank->first_op, rank->end_op, recompute, &rank->range));
     rank->feeds = car_graph_range_reads_inputs(rank->graph, rank->range);
-    bool fits = car_tape_range_bytes(rank->program, rank->range, false) == stages[rank->first_stage].boundary_bytes;
-    if (!fits) {
+    size_t bytes = car_tape_range_bytes(rank->program, rank->range, false);
+    if (bytes != stages[rank->first_stage].boundary_bytes) {
         status = car_context_fail(rank->context, CAR_ERROR_UNSUPPORTED,
                                   "the activations before stage %d take %zu bytes in this machine's layout, but %zu in "
                                   "the plan: over ranks, numbers of channels must be multiples of 16",
-                                  rank->first_stage, car_tape_range_bytes(rank->program, rank->range, false),
-                                  stages[rank->first_stage].boundary_bytes);
+                                  rank->first_stage, bytes, stages[rank->first_stage].boundary_bytes);
     }
 done:
     return status;
@@ -93,8 +91,7 @@ static car_status create_tapes(car_rank *rank) {
     rank->tape_count = car_usage_tapes(rank->usage);
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->tape_count, sizeof(car_tape *), &rank->tapes));
     for (int t = 0; t < rank->tape_count; t++) {
-        bool own = rank->range || car_rank_has(rank, 0, t, 0);
-        if (own) {
+        if (rank->range || car_rank_has(rank, 0, t, 0)) {
             CAR_TRY(car_tape_create(rank->program, rank->arena, &rank->tapes[t]));
             rank->tapes[t]->range = rank->range ? rank->range : rank->whole;
             car_tape_defer_loss(rank->tapes[t]);
@@ -108,18 +105,15 @@ done:
  * weights. */
 static size_t derived_bytes(const car_rank *rank) {
     size_t most = 0;
-    for (int l = 0; !rank->alone && l < car_graph_op_count(rank->graph); l++) {
+    for (int l = rank->first_op; !rank->alone && l < rank->end_op; l++) {
         size_t bytes = car_program_derived_bytes(rank->program, l);
-        bool here = !rank->range || (l >= rank->range->first && l < rank->range->end);
-        most = here && bytes > most ? bytes : most;
+        most = bytes > most ? bytes : most;
     }
     return most;
 }
 
 static car_status create_threads(car_rank *rank) {
-    size_t ops = (size_t)car_graph_op_count(rank->graph);
     size_t uses = (size_t)car_graph_use_count(rank->graph);
-    int first = rank->range ? rank->range->first : 0, end = rank->range ? rank->range->end : (int)ops;
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->config.threads, sizeof *rank->thread, &rank->thread));
     for (int p = 0; p < rank->config.threads; p++) {
@@ -132,7 +126,7 @@ static car_status create_threads(car_rank *rank) {
         CAR_TRY(car_context_allocate(rank->context, uses, sizeof(void *), &thread->gradients.use));
         CAR_TRY(car_lane_create(rank->program, rank->arena, &thread->lane));
         CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE,
-                                   car_engine_addend_bytes(rank->program, first, end), &addend));
+                                   car_engine_addend_bytes(rank->program, rank->first_op, rank->end_op), &addend));
         thread->addend = addend;
         CAR_TRY(car_arena_allocate(rank->arena, CAR_MEMORY_WORKSPACE, derived_bytes(rank), &thread->derived));
     }
@@ -158,10 +152,9 @@ static car_status create_contents(car_rank *rank) {
     /* All ranks have to call this, so it comes before calls that may fail on one rank only. */
     CAR_TRY(car_transport_prepare(rank->transport, highest_tag(rank), group));
     CAR_TRY(car_context_allocate(rank->context, (size_t)rank->batches, sizeof *rank->computed, &rank->computed));
-    CAR_TRY(create_range(rank));
     CAR_TRY(car_usage_create(rank->plan, rank->device, &rank->usage));
+    CAR_TRY(create_range(rank));
     CAR_TRY(car_edges_create(rank->context, &rank->edges));
-    rank->ring = car_usage_is_ring(rank->usage);
     CAR_TRY(car_rank_create_steps(rank));
     CAR_TRY(car_rank_create_store(rank));
     CAR_TRY(create_tapes(rank));
@@ -198,6 +191,7 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     rank->arena = arena;
     rank->transport = transport;
     rank->config = *config;
+    rank->config.watchdog_seconds = config->watchdog_seconds > 0 ? config->watchdog_seconds : 30;
     rank->placement = car_placement_info_of(car_plan_config_of(plan)->placement);
     rank->device = car_transport_rank(transport);
     rank->devices = car_plan_ranks(plan);
@@ -330,8 +324,6 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->computing = 0;
     rank->run = car_transport_loops(rank->transport);
     rank->send_slot = INT64_MIN;
-    memset(rank->collectives_started, 0, sizeof rank->collectives_started);
-    memset(rank->collectives_listed, 0, sizeof rank->collectives_listed);
     rank->progressed = rank->watched = car_clock_seconds();
     car_rank_rewind_pacing(rank);
     car_rank_rewind_steps(rank);

@@ -14,11 +14,12 @@
 /* The slot of the first task that is not over. An update that has measured its gradient, and waits for a norm, does not
  * count. */
 static int64_t current_slot(const car_rank *rank) {
-    const car_entry *first = rank->first;
-    while (first->next && (first->over || (first->task.kind == CAR_TASK_UPDATE && first->at != CAR_NONE))) {
-        first = first->next;
+    int64_t n = rank->oldest;
+    const car_entry *entry = car_rank_entry(rank, n);
+    while (n + 1 < rank->listed && (entry->over || (entry->task.kind == CAR_TASK_UPDATE && entry->at != CAR_NONE))) {
+        entry = car_rank_entry(rank, ++n);
     }
-    return first->task.slot;
+    return entry->task.slot;
 }
 
 static bool may_start(const car_rank *rank, const car_entry *entry, int64_t now) {
@@ -27,13 +28,8 @@ static bool may_start(const car_rank *rank, const car_entry *entry, int64_t now)
     if (task->kind == CAR_TASK_RECEIVE) {
         return soon;
     }
-    bool broadcast = task->kind == CAR_TASK_BROADCAST;
-    bool turn = entry->message.tag == rank->collectives_started[broadcast];
-    if (!car_rank_may_commit(rank, task->step + 1)) {
-        return false;
-    }
-    bool gives = !broadcast || rank->holding[task->bundle].owned; /* it is the source of the data */
-    return turn && (gives ? entry->blockers == 0 : soon);
+    bool gives = task->kind != CAR_TASK_BROADCAST || rank->holding[task->bundle].owned; /* it has the data */
+    return car_rank_may_commit(rank, task->step + 1) && (gives ? entry->blockers == 0 : soon);
 }
 
 /* True unless the task is an update in place, and a message still sends the weights that it would overwrite. */
@@ -57,18 +53,16 @@ static bool is_carried(const car_task *task) {
     return car_task_is_message(task) && !car_task_crosses(task);
 }
 
-/* True for an update by an owner under zero. These updates run in the plan's order: made earlier, the new weights would
- * only take up memory until the forward of the same slot. The first portion of an update, which measures the sum for a
- * norm, may run earlier, because other ranks may wait for the result. */
-static bool makes_moving_weights(const car_rank *rank, const car_entry *entry) {
-    bool measures = rank->measures && entry->at == CAR_NONE;
-    return entry->task.kind == CAR_TASK_UPDATE && rank->holding[entry->task.bundle].places == 0 && !measures;
-}
-
-/* True if a forward or backward that comes earlier in the plan is not over. */
+/* True if the task has to wait for a forward or backward that comes earlier in the plan. The first portion of an
+ * update, which measures the sum for a norm, need not wait, because other ranks may wait for the result. */
 static bool is_behind_compute(const car_rank *rank, const car_entry *entry) {
-    for (const car_entry *e = rank->first; e != entry; e = e->next) {
-        if (car_task_computes(&e->task) && !e->over) {
+    bool measures = rank->measures && entry->at == CAR_NONE;
+    if (measures || !car_usage_follows_computes(rank->usage, &entry->task)) {
+        return false;
+    }
+    for (int64_t n = rank->oldest; n < entry->number; n++) {
+        const car_entry *earlier = car_rank_entry(rank, n);
+        if (car_task_computes(&earlier->task) && !earlier->over) {
             return true;
         }
     }
@@ -81,10 +75,7 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
     if (car_task_arrives(task)) {
         return entry->arrived;
     }
-    if (makes_moving_weights(rank, entry) && is_behind_compute(rank, entry)) {
-        return false;
-    }
-    if (task->kind == CAR_TASK_UPDATE && !car_rank_may_update(rank, entry)) {
+    if (task->kind == CAR_TASK_UPDATE && (is_behind_compute(rank, entry) || !car_rank_may_update(rank, entry))) {
         return false;
     }
     return target_is_free(rank, task) && car_beat_has_come(rank, task) && car_rank_may_note_loss(rank, task);
@@ -93,14 +84,15 @@ static bool may_run(const car_rank *rank, const car_entry *entry) {
 /* Posts the receives that are due, and starts collectives in the order that is the same on all ranks. */
 static void start_arrivals(car_rank *rank) {
     int64_t now = rank->arrivals ? current_slot(rank) : 0;
+    bool waits[CAR_TASK_KINDS] = {false}; /* an earlier collective of this kind has not been started */
     for (car_entry **place = &rank->arrivals; *place && rank->status == CAR_OK;) {
         car_entry *entry = *place;
-        if (!may_start(rank, entry, now)) {
+        if (waits[entry->task.kind] || !may_start(rank, entry, now)) {
+            waits[entry->task.kind] = car_task_is_collective(&entry->task);
             place = &entry->next_arrival;
             continue;
         }
         *place = entry->next_arrival;
-        rank->collectives_started[entry->task.kind == CAR_TASK_BROADCAST] += car_task_is_collective(&entry->task);
         car_rank_fail(rank, car_rank_start_arrival(rank, entry));
     }
 }
@@ -136,15 +128,16 @@ static car_status run(car_rank_thread *thread, car_entry *entry) {
     case CAR_TASK_UPDATE:
         return car_rank_update(thread, entry);
     case CAR_TASK_SEND:
-        return car_rank_send(thread, entry);
+        return car_rank_send(thread->rank, &entry->task);
     default:
-        return car_rank_take_arrival(thread, entry);
+        return car_rank_take_arrival(thread->rank, entry);
     }
 }
 
 /* Drops the weights from before a restart once the first step is over. */
 static void drop_older(car_rank *rank) {
-    if (!rank->holds_older || (rank->first && rank->first->task.slot <= car_plan_first_step_end(rank->plan))) {
+    const car_entry *first = car_rank_first(rank);
+    if (!rank->holds_older || (first && first->task.slot <= car_plan_first_step_end(rank->plan))) {
         return;
     }
     rank->holds_older = false;
@@ -154,26 +147,25 @@ static void drop_older(car_rank *rank) {
 }
 
 /* Drops a sum once its last use is over, and so are all earlier tasks that read it: sending a finished sum on and
- * updating from it may happen in any order. If a message still carries the sum, its memory counts as a message from
- * then on. */
+ * updating from it may happen in any order. */
 static void free_sum(car_rank *rank, const car_entry *entry) {
     const car_task *task = &entry->task;
-    car_sum *sum =
-        task->bundle >= 0 ? car_rank_find_sum(rank, task->bundle, task->step, car_usage_leg(rank->usage, task)) : NULL;
-    if (sum && car_usage_ends_sum(rank->usage, task)) {
-        sum->freed = entry->number;
-    }
-    if (!sum || sum->freed == 0) {
+    if (task->bundle < 0) {
         return;
     }
-    for (const car_entry *e = rank->first; e && e->number < sum->freed; e = e->next) {
+    car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, 0, car_usage_leg(rank->usage, task));
+    if (sum && car_usage_ends_sum(rank->usage, task)) {
+        sum->readers_end = entry->number + 1;
+    }
+    if (!sum || sum->readers_end == 0) {
+        return;
+    }
+    for (int64_t n = rank->oldest; n < sum->readers_end; n++) {
+        const car_entry *e = car_rank_entry(rank, n);
         bool same = e->task.bundle == task->bundle && e->task.step == task->step;
         if (!e->over && same && car_usage_reads_sum(rank->usage, &e->task)) {
             return;
         }
-    }
-    if (sum->block->references > 1) {
-        car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_MESSAGES);
     }
     car_rank_drop_sum(rank, task->bundle, sum);
 }
@@ -225,7 +217,7 @@ static void end_record(const car_rank *rank, car_track *track, const car_entry *
 }
 
 static bool is_done(const car_rank *rank) {
-    return rank->window >= rank->windows && !rank->first && !rank->frozen && car_rank_snapshots_are_done(rank);
+    return rank->window >= rank->windows && !car_rank_first(rank) && !rank->frozen && car_rank_snapshots_are_done(rank);
 }
 
 /* A task, or a portion of it, has ended. */

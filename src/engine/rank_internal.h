@@ -34,13 +34,11 @@ typedef struct car_addition {
 
 enum { CAR_MAX_ADDITIONS = 8 };
 
-/* A listed task: a task of the plan that is not over yet. A rank's entries form a list in the plan's order. */
+/* A listed task: a task of the plan that is not over yet. */
 typedef struct car_entry {
     car_task task;
-    /* The window that it belongs to, and its number in the order of listing. The number counts from 1; car_edges counts
-     * the same tasks from 0. */
-    int64_t window, number;
-    int blockers; /* number of unfinished tasks that it waits for */
+    int64_t window, number; /* the window that it belongs to, and its number in the order of listing */
+    int blockers;           /* number of unfinished tasks that it waits for */
     struct car_entry **dependents;
     int dependent_count, dependent_capacity;
     bool running, over;
@@ -54,10 +52,10 @@ typedef struct car_entry {
     size_t most; /* the most bytes of activations that the worker holds during the portion */
     car_addition additions[CAR_MAX_ADDITIONS]; /* of a backward that has begun */
     int addition_count;
-    bool started, arrived; /* for messages and collectives */
+    bool arrived; /* for messages and collectives */
     car_message message;
-    car_block *block; /* receives: where the data goes; sends: what is sent */
-    struct car_entry *next, *next_ready, *next_arrival;
+    car_block *block; /* of messages that arrive: where the data goes */
+    struct car_entry *next_ready, *next_arrival;
 } car_entry;
 
 /* A message that may outlive its task, or a piece of a snapshot. Parcels form a list, so that those left after a
@@ -146,15 +144,14 @@ struct car_rank {
     /* Micro-batches of a step, M for each worker. A task's `micro_batch` is below this. */
     int batches;
     int updates_per_step;
-    bool spaced;            /* micro-batches begin 2k slots apart */
-    bool ring;              /* sums are added in ring order; otherwise collectives add them in any order */
-    bool chains;            /* zero with two copies of a version: weights are passed on */
-    bool alone;             /* this is the only rank, so it has all workers */
-    bool feeds;             /* it needs inputs or labels, so it calls `feed` */
-    bool measures;          /* gradient norms are needed, to clip them or to skip steps */
-    car_graph_range *range; /* pipeline and grid: the operations that this rank computes */
-    car_graph_range *whole; /* other placements with recomputation: all operations */
-    int first_stage, end_stage;
+    bool spaced;                                  /* micro-batches begin 2k slots apart */
+    bool chains;                                  /* zero with two copies of a version: weights are passed on */
+    bool alone;                                   /* this is the only rank, so it has all workers */
+    bool feeds;                                   /* it needs inputs or labels, so it calls `feed` */
+    bool measures;                                /* gradient norms are needed, to clip them or to skip steps */
+    car_graph_range *range;                       /* pipeline and grid: the operations that this rank computes */
+    car_graph_range *whole;                       /* other placements with recomputation: all operations */
+    int first_stage, end_stage, first_op, end_op; /* what this rank computes, in whatever micro-batches */
 
     /* The state that the next run continues from. */
     int64_t first_step;             /* step 0 of the plan is this step of training */
@@ -183,22 +180,20 @@ struct car_rank {
     car_status status;
     int idle; /* number of threads that wait for a task */
 
-    /* rank_list.c: the tasks that are not over. */
-    car_entry *first, *last, *spare;
-    car_entry *ready;      /* the ready set: tasks that nothing blocks, in the plan's order */
-    car_entry *arrivals;   /* receives and collectives that have not been started, in the plan's order */
-    car_entry **by_number; /* the entries from first to last; number n is at n % number_capacity, a power of two */
-    int64_t number_capacity;
+    /* rank_list.c: tasks oldest .. listed - 1, in the plan's order. All before them are over. Task n is at n % capacity
+     * of `entries`; the other entries are NULL or can be used again. The capacity is a power of two. */
+    int64_t oldest, listed, capacity;
+    car_entry **entries;
+    car_entry *ready;    /* the ready set: tasks that nothing blocks, in the plan's order */
+    car_entry *arrivals; /* receives and collectives that have not been started, in the plan's order */
     car_edges *edges;
     car_use_list uses; /* uses of the task being listed */
     car_task_list list;
     int64_t window;       /* the next window to list */
     int64_t windows;      /* number of windows to list */
-    int64_t listed;       /* tasks listed so far */
     int64_t planned;      /* number of the plan's steps in this run */
     int64_t steps_used;   /* number of steps that have a listed task */
     int64_t windows_used; /* number of windows that have a listed task, or receive from one */
-    int collectives_started[2], collectives_listed[2];
     int64_t send_slot;
     int sends_in_slot, most_sends;
 
@@ -244,6 +239,14 @@ struct car_rank {
     double exposed;
 };
 
+static inline car_entry *car_rank_entry(const car_rank *rank, int64_t number) {
+    return rank->entries[number & (rank->capacity - 1)];
+}
+/* The first task that is not over; NULL if there is none. */
+static inline car_entry *car_rank_first(const car_rank *rank) {
+    return rank->oldest < rank->listed ? car_rank_entry(rank, rank->oldest) : NULL;
+}
+
 /* True if this rank computes a stage for a micro-batch of a step of the plan. */
 static inline bool car_rank_has(const car_rank *rank, int64_t step, int number, int stage) {
     return car_plan_rank_of(rank->plan, car_plan_device(rank->plan, step, number, stage)) == rank->device;
@@ -285,6 +288,8 @@ static inline int64_t car_rank_step_of(const car_rank *rank, const car_task *tas
 
 /* rank_tasks.c: runs a forward or backward, or a portion of one. Hold the lock; it is released while kernels run. */
 car_status car_rank_compute(car_rank_thread *thread, car_entry *entry);
+/* Begins a task's micro-batch on a tape, with its inputs. Call it without the lock. */
+car_status car_rank_begin_tape(car_rank *rank, const car_task *task, car_tape *tape);
 /* Points a view at a version of a bundle. */
 void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *held);
 /* rank_update.c: runs an update or its first portion, with the lock as above. The second function is true if an update
@@ -360,9 +365,9 @@ int64_t car_rank_snapshot_expected(const car_rank *rank);
 car_status car_rank_settle_snapshot(car_rank *rank, int64_t version);
 /* rank_messages.c: sends, receives and collectives. Hold the lock, except for car_rank_message_finished, which takes
  * it. */
-car_status car_rank_send(car_rank_thread *thread, car_entry *entry);
+car_status car_rank_send(car_rank *rank, const car_task *task);
 car_status car_rank_start_arrival(car_rank *rank, car_entry *entry); /* for receives and collectives */
-car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry);
+car_status car_rank_take_arrival(car_rank *rank, car_entry *entry);
 void car_rank_message_finished(void *user, car_message *message);
 /* Starts a message. It takes over a reference of the block, and drops it when the message has finished. Hold the
  * lock. */

@@ -1,41 +1,37 @@
-/* The list of a rank's tasks that are not over, in the plan's order, with the tasks that wait for them. Two further
- * lists hold the ready set and the receives and collectives that have not been started. */
+/* The tasks of a rank that are not over, in the plan's order, with the tasks that wait for them. Two lists hold the
+ * ready set and the receives and collectives that have not been started. */
 #include "engine/rank_internal.h"
 
-/* Makes room in the index `by_number` for one more entry. */
+/* Makes room for one more entry. */
 static car_status make_room(car_rank *rank) {
     enum { FIRST_CAPACITY = 256 };
-    int64_t oldest = rank->first ? rank->first->number : rank->listed + 1, old = rank->number_capacity;
-    int64_t capacity = old ? old : FIRST_CAPACITY;
-    car_entry **by_number = NULL;
-    while (rank->listed + 1 - oldest >= capacity) {
-        capacity *= 2;
-    }
-    if (capacity == old) {
+    int64_t old = rank->capacity, capacity = old ? 2 * old : FIRST_CAPACITY;
+    car_entry **entries = NULL;
+    car_status status = CAR_OK;
+    if (rank->listed - rank->oldest < old) {
         return CAR_OK;
     }
-    car_status status = car_context_allocate(rank->context, (size_t)capacity, sizeof(car_entry *), &by_number);
-    if (status == CAR_OK) {
-        for (car_entry *entry = rank->first; entry; entry = entry->next) {
-            by_number[entry->number % capacity] = entry;
-        }
-        car_context_release(rank->context, rank->by_number, (size_t)old, sizeof(car_entry *));
-        rank->by_number = by_number;
-        rank->number_capacity = capacity;
+    CAR_TRY(car_context_allocate(rank->context, (size_t)capacity, sizeof *entries, &entries));
+    for (int64_t n = rank->oldest; n < rank->listed; n++) {
+        entries[n & (capacity - 1)] = car_rank_entry(rank, n);
     }
+    car_context_release(rank->context, rank->entries, (size_t)old, sizeof *entries);
+    rank->entries = entries;
+    rank->capacity = capacity;
+done:
     return status;
 }
 
-/* Finds the tasks that a new entry waits for. The entry must have its number. */
+/* Finds the tasks that a new entry waits for. */
 static car_status block_on_earlier(car_rank *rank, car_entry *entry) {
     const int64_t *before = NULL;
     int count = 0;
     car_status status = CAR_OK;
-    car_edges_forget(rank->edges, rank->first ? rank->first->number - 1 : entry->number - 1);
+    car_edges_forget(rank->edges, rank->oldest);
     CAR_TRY(car_usage_list(rank->usage, &entry->task, &rank->uses));
     CAR_TRY(car_edges_add(rank->edges, &rank->uses, &before, &count));
     for (int b = 0; b < count; b++) {
-        car_entry *earlier = rank->by_number[(before[b] + 1) % rank->number_capacity];
+        car_entry *earlier = car_rank_entry(rank, before[b]);
         if (!earlier->over) {
             CAR_TRY(car_context_grow(rank->context, &earlier->dependents, &earlier->dependent_capacity,
                                      earlier->dependent_count + 1, sizeof *earlier->dependents));
@@ -56,13 +52,12 @@ static void count_sends(car_rank *rank, const car_task *task) {
     rank->most_sends = rank->sends_in_slot > rank->most_sends ? rank->sends_in_slot : rank->most_sends;
 }
 
-static void put_aside(car_rank *rank, car_entry *entry) {
+/* Removes the first entry. */
+static void put_aside(car_rank *rank) {
+    const car_entry *entry = car_rank_entry(rank, rank->oldest++);
     for (int a = 0; a < entry->addition_count; a++) { /* a backward that was dropped or failed before its end */
         car_block_drop(rank, entry->additions[a].kind == CAR_ADDITION_WAITS ? entry->additions[a].block : NULL);
     }
-    entry->addition_count = 0;
-    entry->next = rank->spare;
-    rank->spare = entry;
 }
 
 /* Inserts an entry into the ready set, which is in the plan's order. */
@@ -79,18 +74,6 @@ static void make_ready(car_rank *rank, car_entry *entry) {
 static int64_t window_used(const car_rank *rank, const car_task *task) {
     int64_t slot = task->kind == CAR_TASK_SEND ? task->due : task->slot;
     return slot > 0 ? slot / car_plan_period(rank->plan) : 0;
-}
-
-/* Returns a zeroed entry, reusing a spare one with its array of dependents. */
-static car_status take_spare(car_rank *rank, car_entry **out) {
-    car_entry *entry = rank->spare;
-    *out = entry;
-    if (!entry) {
-        return car_context_allocate(rank->context, 1, sizeof *entry, out);
-    }
-    rank->spare = entry->next;
-    *entry = (car_entry){.dependents = entry->dependents, .dependent_capacity = entry->dependent_capacity};
-    return CAR_OK;
 }
 
 /* Counts a newly listed task, for an early end and for reports. */
@@ -110,23 +93,22 @@ static void append_arrival(car_rank *rank, car_entry *entry) {
 }
 
 static car_status append(car_rank *rank, const car_task *task, int64_t window) {
-    car_entry *entry = NULL;
+    car_entry **place = NULL, *entry = NULL;
     car_status status = CAR_OK;
     CAR_TRY(make_room(rank));
-    CAR_TRY(take_spare(rank, &entry));
-    entry->task = *task;
-    entry->at = CAR_NONE;
-    entry->window = window;
-    entry->number = ++rank->listed;
-    count_use(rank, task, window);
-    if (car_task_is_collective(task)) {
-        entry->message.tag =
-            rank->collectives_listed[task->kind == CAR_TASK_BROADCAST]++; /* its position in the order of collectives */
+    place = &rank->entries[rank->listed & (rank->capacity - 1)];
+    if (!*place) {
+        CAR_TRY(car_context_allocate(rank->context, 1, sizeof *entry, place));
     }
+    entry = *place;
+    *entry = (car_entry){.task = *task,
+                         .window = window,
+                         .number = rank->listed++,
+                         .at = CAR_NONE,
+                         .dependents = entry->dependents,
+                         .dependent_capacity = entry->dependent_capacity};
+    count_use(rank, task, window);
     status = block_on_earlier(rank, entry);
-    rank->by_number[entry->number % rank->number_capacity] = entry;
-    *(rank->last ? &rank->last->next : &rank->first) = entry;
-    rank->last = entry;
     if (car_task_arrives(task)) {
         append_arrival(rank, entry);
     }
@@ -137,28 +119,20 @@ done:
     return status;
 }
 
-static void take_out(car_entry **list, const car_entry *entry, size_t link) {
-    while (*list && *list != entry) {
-        list = (car_entry **)((char *)*list + link);
-    }
-    if (*list) {
-        *list = *(car_entry **)((char *)*list + link);
-    }
-}
-
 void car_rank_retire(car_rank *rank, car_entry *entry) {
-    take_out(&rank->ready, entry, offsetof(car_entry, next_ready));
+    car_entry **place = &rank->ready;
+    while (*place != entry) {
+        place = &(*place)->next_ready;
+    }
+    *place = entry->next_ready;
     for (int d = 0; d < entry->dependent_count; d++) {
         if (--entry->dependents[d]->blockers == 0) {
             make_ready(rank, entry->dependents[d]);
         }
     }
     entry->dependent_count = 0;
-    while (rank->first && rank->first->over) {
-        car_entry *done = rank->first;
-        rank->first = done->next;
-        rank->last = rank->first ? rank->last : NULL;
-        put_aside(rank, done);
+    while (rank->oldest < rank->listed && car_rank_first(rank)->over) {
+        put_aside(rank);
     }
 }
 
@@ -191,7 +165,8 @@ static void cancel(car_rank *rank) {
 
 /* True if another window has to be listed: a rank lists the window of its first task, and the next one. */
 static bool wants_window(const car_rank *rank) {
-    return rank->window < rank->windows && !rank->frozen && (!rank->first || rank->window <= rank->first->window + 1);
+    const car_entry *first = car_rank_first(rank);
+    return rank->window < rank->windows && !rank->frozen && (!first || rank->window <= first->window + 1);
 }
 
 static car_status list_window(car_rank *rank) {
@@ -225,24 +200,22 @@ done:
 }
 
 void car_rank_forget_entries(car_rank *rank) {
-    while (rank->first) {
-        car_entry *entry = rank->first;
-        rank->first = entry->next;
-        car_block_drop(rank, entry->block);
-        put_aside(rank, entry);
+    while (rank->oldest < rank->listed) {
+        car_block_drop(rank, car_rank_first(rank)->block);
+        put_aside(rank);
     }
-    rank->last = rank->ready = rank->arrivals = NULL;
-    while (rank->spare) {
-        car_entry *entry = rank->spare;
-        rank->spare = entry->next;
-        car_context_release(rank->context, entry->dependents, (size_t)entry->dependent_capacity,
-                            sizeof *entry->dependents);
-        car_context_release(rank->context, entry, 1, sizeof *entry);
+    for (int64_t n = 0; n < rank->capacity; n++) {
+        car_entry *entry = rank->entries[n];
+        if (entry) {
+            car_context_release(rank->context, entry->dependents, (size_t)entry->dependent_capacity,
+                                sizeof *entry->dependents);
+            car_context_release(rank->context, entry, 1, sizeof *entry);
+        }
     }
-    car_context_release(rank->context, rank->by_number, (size_t)rank->number_capacity, sizeof(car_entry *));
-    rank->by_number = NULL;
-    rank->number_capacity = 0;
-    rank->listed = 0;
+    car_context_release(rank->context, rank->entries, (size_t)rank->capacity, sizeof *rank->entries);
+    rank->entries = NULL;
+    rank->ready = rank->arrivals = NULL;
+    rank->capacity = rank->oldest = rank->listed = 0;
     if (rank->edges) {
         car_edges_clear(rank->edges);
     }

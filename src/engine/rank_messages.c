@@ -20,16 +20,6 @@ static int64_t due_of(const car_rank *rank, const car_task *task) {
                : CAR_MESSAGE_AT_ONCE;
 }
 
-/* The message of a send task, without its data. */
-static car_message message_of(const car_rank *rank, const car_task *task) {
-    return (car_message){.kind = CAR_MESSAGE_SEND,
-                         .bytes = car_plan_task_bytes(rank->plan, task),
-                         .peer = task->peer,
-                         .tag = task->tag,
-                         .due = due_of(rank, task),
-                         .latest = car_rank_latest(rank, task)};
-}
-
 car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *block) {
     car_parcel *parcel = NULL;
     car_status status = car_context_allocate(rank->context, 1, sizeof *parcel, &parcel);
@@ -38,7 +28,6 @@ car_status car_rank_ship(car_rank *rank, const car_message *message, car_block *
         return status;
     }
     *parcel = (car_parcel){.message = *message, .block = block, .next = rank->parcels, .place = &rank->parcels};
-    parcel->message.data = message->data ? message->data : block->data;
     parcel->message.user = parcel;
     if (rank->parcels) {
         rank->parcels->place = &parcel->next;
@@ -63,30 +52,33 @@ void car_rank_forget_parcels(car_rank *rank) {
     }
 }
 
-/* Where a message lies in its block. All pieces of a sum share one block. */
-static char *place_of(const car_rank *rank, const car_task *task, const car_block *block) {
-    size_t offset = 0, bytes = 0;
-    if (car_task_moves_sum(task)) {
-        car_plan_piece_range(rank->plan, task->bundle, task->piece, &offset, &bytes);
-    }
-    return block->data + offset;
-}
-
-/* Sends a block or a piece of it. Takes over one reference of the block. Hold the lock. */
-static car_status ship(car_rank *rank, const car_task *task, car_block *block) {
-    car_message message = message_of(rank, task);
-    message.data = place_of(rank, task, block);
+/* Sends a block from this offset on. Takes over one reference of the block. Hold the lock. */
+static car_status ship(car_rank *rank, const car_task *task, car_block *block, size_t offset) {
+    const car_message message = {.kind = CAR_MESSAGE_SEND,
+                                 .data = block->data + offset,
+                                 .bytes = car_rank_is_dropped(rank, task) ? 0 : car_plan_task_bytes(rank->plan, task),
+                                 .peer = task->peer,
+                                 .tag = task->tag,
+                                 .due = due_of(rank, task),
+                                 .latest = car_rank_latest(rank, task)};
     return car_rank_ship(rank, &message, block);
 }
 
+/* Where a piece lies in the block of its sum. */
+static size_t offset_of(const car_rank *rank, const car_task *task) {
+    size_t offset = 0, bytes = 0;
+    car_plan_piece_range(rank->plan, task->bundle, task->piece, &offset, &bytes);
+    return offset;
+}
+
 static car_status send_sum(car_rank *rank, const car_task *task) {
-    car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, car_usage_leg(rank->usage, task));
-    if (!sum) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to send",
-                                rank->device, task->bundle);
-    }
+    car_sum *sum = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_rank_get_sum(rank, task->bundle, task->step, car_usage_leg(rank->usage, task), &sum));
     sum->block->references++;
-    return ship(rank, task, sum->block);
+    status = ship(rank, task, sum->block, offset_of(rank, task));
+done:
+    return status;
 }
 
 /* zero: true if the owner sends a version away that it still needs to make the next version from, because the sum is
@@ -97,70 +89,50 @@ static bool is_wanted_here(const car_rank *rank, const car_task *task) {
            car_usage_is_renewed(rank->usage, task);
 }
 
-static car_status fail_to_send(const car_rank *rank, const car_task *task) {
-    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d to send",
-                            rank->device, (long long)task->version, task->bundle);
-}
-
-/* zero's chains: sends a copy on, or starts a chain with the owner's version. On a rank that keeps the home of a tied
- * bundle, the bundle's weights are a part of the home's block. */
-static car_status send_copy(car_rank *rank, const car_task *task) {
-    car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
-    int place = copy ? task->bundle : car_usage_kept_block(rank->usage, task->bundle);
-    car_block *block = copy ? copy->held.block : car_rank_find_weights(rank, place, task->version);
-    car_message message = message_of(rank, task);
-    if (!block || (copy && copy->held.version != task->version)) {
-        return fail_to_send(rank, task);
-    }
-    if (place != task->bundle) {
-        message.data = block->data + car_rank_home_part(rank, task->bundle)->offset;
-    }
-    block->references++;
-    car_status status = car_rank_ship(rank, &message, block);
-    if (copy) {
-        car_rank_read_copy(rank, copy);
-    }
-    return status;
-}
-
-/* zero with one copy: sends a version away. If this is the rank's last use of it, it is dropped here, except for the
+/* zero with one copy: a version is sent away. If this is the rank's last use of it, it is dropped here, except for the
  * last two versions before an early end. */
-static car_status send_moving_weights(car_rank *rank, const car_task *task) {
-    car_block *block = car_rank_find_weights(rank, task->bundle, task->version);
-    car_held *held = &rank->holding[task->bundle].held[task->version % 2];
-    if (!block) {
-        return fail_to_send(rank, task);
-    }
-    block->references++;
+static void part_with(car_rank *rank, const car_task *task, car_block *block) {
+    car_holding_of_bundle *h = &rank->holding[task->bundle];
+    car_held *held = &h->held[car_holding_place(h->places, task->version)];
     if (is_wanted_here(rank, task)) {
-        rank->holding[task->bundle].source = *held;
+        h->source = *held;
         block->references++;
     }
     bool last = rank->shortened && task->version + 1 >= rank->limit; /* the run's last version, or the one before */
-    if (car_usage_ends_weights(rank->usage, task, task->bundle) && held->block == block && !last) {
-        car_block_drop(rank, block);
-        *held = (car_held){.version = CAR_NONE};
-        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES);
+    if (car_usage_ends_weights(rank->usage, task, task->bundle) && !last) {
+        car_held_clear(rank, held);
     }
-    return ship(rank, task, block);
 }
 
-/* Sends a copy of a tied parameter, because tasks on this rank may use or update the parameter meanwhile. */
-static car_status send_tied_weights(car_rank *rank, const car_task *task) {
-    int place = car_usage_holding(rank->usage, task->bundle)->block;
-    const car_block *block = car_rank_find_weights(rank, place, task->version);
-    size_t bytes = car_plan_task_bytes(rank->plan, task);
-    car_block *copy = NULL;
-    car_status status = CAR_OK;
-    if (!block) {
-        return fail_to_send(rank, task);
-    }
+/* Sends weights: under zero the block itself; otherwise a copy of a tied parameter, because tasks on this rank may use
+ * or update the parameter meanwhile. On a rank that keeps the home of a tied bundle, the bundle's weights are a part of
+ * the home's block. */
+static car_status send_weights(car_rank *rank, const car_task *task) {
+    car_held *passing = car_rank_find_copy(rank, task, task->bundle);
+    int place = passing ? task->bundle : car_usage_kept_block(rank->usage, task->bundle);
     size_t offset = place == task->bundle ? 0 : car_rank_home_part(rank, task->bundle)->offset;
+    car_block *block = passing ? passing->block : car_rank_find_weights(rank, place, task->version), *copy = NULL;
+    car_status status = CAR_OK;
+    if (!block || (passing && passing->version != task->version)) {
+        return car_rank_fail_to_find(rank, task->bundle, task->version);
+    }
+    if (rank->placement->owned) {
+        block->references++;
+        if (!rank->chains) {
+            part_with(rank, task, block);
+        }
+        CAR_TRY(ship(rank, task, block, offset));
+        if (passing) {
+            car_rank_read_copy(rank, passing);
+        }
+        return CAR_OK;
+    }
+    size_t bytes = car_plan_task_bytes(rank->plan, task);
     CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &copy));
     pthread_mutex_unlock(&rank->lock);
     memcpy(copy->data, block->data + offset, bytes);
     pthread_mutex_lock(&rank->lock);
-    status = ship(rank, task, copy);
+    status = ship(rank, task, copy, 0);
 done:
     return status;
 }
@@ -173,7 +145,7 @@ static car_status send_activations(car_rank *rank, const car_task *task) {
     pthread_mutex_unlock(&rank->lock);
     car_tape_export(tape, task->cargo == CAR_CARGO_GRADIENT, packed->data);
     pthread_mutex_lock(&rank->lock);
-    status = ship(rank, task, packed);
+    status = ship(rank, task, packed, 0);
 done:
     return status;
 }
@@ -181,16 +153,12 @@ done:
 /* Sends an empty message for a dropped task, because its receiver may have posted the receive. The message keeps its
  * place in the order of sends, because a message with the same tag that is not dropped may be waiting. */
 static car_status send_nothing(car_rank *rank, const car_task *task) {
-    car_message message = message_of(rank, task);
-    message.bytes = 0;
     car_block *block = NULL;
     car_status status = car_block_create(rank, CAR_MEMORY_MESSAGES, sizeof(float), &block);
-    return status == CAR_OK ? car_rank_ship(rank, &message, block) : status;
+    return status == CAR_OK ? ship(rank, task, block, 0) : status;
 }
 
-car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
-    car_rank *rank = thread->rank;
-    const car_task *task = &entry->task;
+car_status car_rank_send(car_rank *rank, const car_task *task) {
     if (car_rank_is_dropped(rank, task)) {
         return send_nothing(rank, task);
     }
@@ -200,9 +168,7 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
         return send_activations(rank, task);
     case CAR_CARGO_WEIGHTS:
     case CAR_CARGO_BACKWARD_WEIGHTS:
-        return rank->chains             ? send_copy(rank, task)
-               : rank->placement->owned ? send_moving_weights(rank, task)
-                                        : send_tied_weights(rank, task);
+        return send_weights(rank, task);
     default:
         return send_sum(rank, task);
     }
@@ -210,40 +176,18 @@ car_status car_rank_send(car_rank_thread *thread, car_entry *entry) {
 
 /* ---- starting receives and collectives -------------------------------------------------------- */
 
-/* Finds the block for a piece of a sum. The first piece that is posted creates it. */
-static car_status find_room(car_rank *rank, car_entry *entry) {
-    const car_task *task = &entry->task;
-    int leg = car_usage_leg(rank->usage, task), pieces = car_plan_pieces(rank->plan, task->bundle);
-    car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, leg);
-    car_status status = CAR_OK;
-    if (!sum) {
-        car_sum coming = {.step = task->step, .leg = leg, .missing = UINT64_MAX >> (CAR_MOST_PIECES - pieces)};
-        CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, rank->holding[task->bundle].layout.master_bytes,
-                                 &coming.block));
-        status = car_rank_put_sum(rank, task->bundle, &coming);
-        if (status != CAR_OK) {
-            car_block_drop(rank, coming.block);
-            return status;
-        }
-        sum = car_rank_find_sum(rank, task->bundle, task->step, leg);
-    }
-    entry->block = sum->block;
-    entry->block->references++;
-done:
-    return status;
-}
-
 static car_status start_receive(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
-    size_t bytes = car_plan_task_bytes(rank->plan, task);
+    size_t bytes = car_plan_task_bytes(rank->plan, task), offset = 0;
     car_status status = CAR_OK;
     if (car_task_moves_sum(task)) {
-        CAR_TRY(find_room(rank, entry));
+        CAR_TRY(car_rank_expect_sum(rank, task, &entry->block));
+        offset = offset_of(rank, task);
     } else {
         CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &entry->block));
     }
     entry->message = (car_message){.kind = CAR_MESSAGE_RECEIVE,
-                                   .data = place_of(rank, task, entry->block),
+                                   .data = entry->block->data + offset,
                                    .bytes = bytes,
                                    .peer = task->peer,
                                    .tag = task->tag};
@@ -257,11 +201,8 @@ static car_status start_collective(car_rank *rank, car_entry *entry) {
     car_message_kind kind = CAR_MESSAGE_BROADCAST;
     car_status status = CAR_OK;
     if (task->kind == CAR_TASK_REDUCE) {
-        const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
-        if (!sum) {
-            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to reduce",
-                                    rank->device, task->bundle);
-        }
+        car_sum *sum = NULL;
+        CAR_TRY(car_rank_get_sum(rank, task->bundle, task->step, CAR_NONE, &sum));
         kind = task->peer == CAR_NONE ? CAR_MESSAGE_ALL_REDUCE : CAR_MESSAGE_REDUCE;
         entry->block = sum->block;
         entry->block->references++;
@@ -288,7 +229,6 @@ car_status car_rank_start_arrival(car_rank *rank, car_entry *entry) {
         car_rank_commit(rank, entry->task.step + 1);
     }
     if (status == CAR_OK) {
-        entry->started = true;
         entry->message.user = NULL; /* marks it as part of an entry; see car_rank_message_finished */
         car_transport_start(rank->transport, &entry->message);
     }
@@ -321,10 +261,10 @@ static void take_weights(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     car_holding_of_bundle *h = &rank->holding[task->bundle];
     if (rank->chains) {
-        car_passing_copy *copy = car_rank_find_copy(rank, task, task->bundle);
+        car_held *copy = car_rank_find_copy(rank, task, task->bundle);
         bool passes = car_usage_passing(rank->usage, task, task->bundle) != CAR_PASSING_NOT;
-        car_block_drop(rank, copy->held.block); /* left over from tasks that an early end dropped */
-        *copy = (car_passing_copy){.held = {.block = entry->block, .version = task->version}, .reads = 1 + passes};
+        car_block_drop(rank, copy->block); /* left over from tasks that an early end dropped */
+        *copy = (car_held){.block = entry->block, .version = task->version, .reads = 1 + passes};
     } else if (h->owned && task->kind == CAR_TASK_BROADCAST) {
         car_block_drop(rank, entry->block); /* the owner has the weights already */
     } else if (h->places > 0) {             /* a tied parameter that is kept on this rank */
@@ -340,19 +280,12 @@ static void take_weights(car_rank *rank, car_entry *entry) {
     entry->block = NULL;
 }
 
-static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
-    car_rank *rank = thread->rank;
+static car_status take_activations(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     bool gradient = task->cargo == CAR_CARGO_GRADIENT;
     car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
-    int64_t step = car_rank_step_of(rank, task);
-    car_status status = CAR_OK;
     pthread_mutex_unlock(&rank->lock);
-    if (!gradient) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->micro_batch),
-                       rank->purpose != CAR_PURPOSE_LOSS);
-        status = rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->micro_batch, tape) : CAR_OK;
-    }
+    car_status status = gradient ? CAR_OK : car_rank_begin_tape(rank, task, tape);
     if (status == CAR_OK) {
         status = car_tape_import(tape, gradient, entry->block->data);
     }
@@ -361,8 +294,7 @@ static car_status take_activations(car_rank_thread *thread, car_entry *entry) {
     return status;
 }
 
-car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
-    car_rank *rank = thread->rank;
+car_status car_rank_take_arrival(car_rank *rank, car_entry *entry) {
     const car_task *task = &entry->task;
     if (task->kind == CAR_TASK_REDUCE || car_rank_is_dropped(rank, task)) {
         car_block_clear(rank, &entry->block);
@@ -373,7 +305,7 @@ car_status car_rank_take_arrival(car_rank_thread *thread, car_entry *entry) {
         return CAR_OK;
     }
     if (car_task_crosses(task)) {
-        return take_activations(thread, entry);
+        return take_activations(rank, entry);
     }
     car_block_clear(rank, &entry->block); /* the sum has a reference of its own */
     return car_rank_settle_piece(rank, task);

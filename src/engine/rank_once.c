@@ -112,18 +112,14 @@ done:
 
 /* Sends a parameter's weights or mean gradient from the rank that has them to all ranks. */
 static car_status hand_out(car_rank *rank, int bundle, const car_part *part, bool gradient, void *room, void *values) {
-    const car_holding_of_bundle *h = &rank->holding[bundle];
     int keeper = car_rank_keeper_of(rank, bundle);
-    const car_block *block = gradient    ? h->mean
-                             : h->master ? h->master
-                                         : car_rank_find_weights(rank, bundle, rank->newest);
+    float *weights = NULL;
     car_status status = CAR_OK;
-    if (keeper == rank->device && !block) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d lacks data of %s that it should keep",
-                                rank->device, car_graph_param(rank->graph, part->param)->name);
-    }
-    if (keeper == rank->device) {
-        memcpy(room, block->data + part->home_offset, part->bytes);
+    if (keeper == rank->device && gradient) {
+        memcpy(room, rank->holding[bundle].mean->data + part->home_offset, part->bytes);
+    } else if (keeper == rank->device) {
+        CAR_TRY(car_rank_get_part(rank, bundle, part, CAR_SNAPSHOT_WEIGHTS, room, &weights));
+        memcpy(room, weights, part->bytes);
     }
     CAR_TRY(car_transport_broadcast(rank->transport, keeper, room, part->bytes));
     if (values) {

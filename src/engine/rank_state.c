@@ -21,19 +21,23 @@ static car_block *find_previous(car_rank *rank, int bundle) {
     return h->places == 2 ? car_rank_find_weights(rank, bundle, version) : h->older;
 }
 
+/* A state of the optimizer on this rank; NULL if there is none. */
+static float *find_state(const car_rank *rank, int param, car_snapshot_part which) {
+    int state = (int)which - CAR_SNAPSHOT_STATE_0;
+    bool has = state < car_optimizer_states(rank->optimizer);
+    return has ? car_optimizer_state(rank->optimizer, state, param) : NULL;
+}
+
 /* On the keeper of a bundle: finds one part of the state of a parameter; NULL if there is none. In bf16 the previous
  * version exists in bf16 only, so it is converted into `room`. */
 static float *find_part(car_rank *rank, int bundle, const car_part *part, car_snapshot_part which, float *room) {
     car_holding_of_bundle *h = &rank->holding[bundle];
-    const car_block *block = NULL;
     if (which >= CAR_SNAPSHOT_STATE_0) {
-        int state = (int)which - CAR_SNAPSHOT_STATE_0;
-        bool has = state < car_optimizer_states(rank->optimizer);
-        return has ? car_optimizer_state(rank->optimizer, state, part->param) : NULL;
+        return find_state(rank, part->param, which);
     }
-    block = which == CAR_SNAPSHOT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest)
-            : h->kept                     ? h->kept
-                                          : find_previous(rank, bundle);
+    const car_block *block = which == CAR_SNAPSHOT_WEIGHTS ? car_rank_find_weights(rank, bundle, rank->newest)
+                             : h->kept                     ? h->kept
+                                                           : find_previous(rank, bundle);
     if (which == CAR_SNAPSHOT_WEIGHTS && h->master) {
         return (float *)(h->master->data + part->home_offset);
     }
@@ -87,7 +91,8 @@ static void settle(car_rank *rank) {
         car_block_clear(rank, &h->kept);
         if (h->places == 0) {
             drop_passing(rank, h);
-            car_rank_drop_copies(rank, b);
+            car_held_clear(rank, &h->copies[0]);
+            car_held_clear(rank, &h->copies[1]);
         }
         h->held[0].version = h->places > 0 || h->owned ? 0 : CAR_NONE;
         h->held[1].version = rank->goes_on && h->places == 2 ? CAR_VERSION_BEFORE : CAR_NONE;
@@ -203,23 +208,31 @@ bool car_rank_next_segment(const car_rank *rank, int stage, int32_t parts, car_s
 
 /* ---- gathering ------------------------------------------------------------------------------- */
 
+car_status car_rank_get_part(car_rank *rank, int bundle, const car_part *part, car_snapshot_part which, float *room,
+                             float **out) {
+    *out = find_part(rank, bundle, part, which, room);
+    if (!*out && which == CAR_SNAPSHOT_PREVIOUS) { /* before the first step, or if no micro-batch is ever stale */
+        *out = find_part(rank, bundle, part, CAR_SNAPSHOT_WEIGHTS, room);
+    }
+    return *out ? CAR_OK
+                : car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d lacks data of %s that it should keep",
+                                   rank->device, car_graph_param(rank->graph, part->param)->name);
+}
+
 static car_status gather_part(car_rank *rank, car_snapshot *snapshot, int bundle, const car_segment *s, float *room) {
     int keeper = car_rank_keeper_of(rank, bundle);
     car_snapshot_part which = (car_snapshot_part)s->which;
-    float *to = rank->device == 0 ? car_snapshot_data(snapshot, which, s->part->param) : NULL;
-    float *from = keeper == rank->device ? find_part(rank, bundle, s->part, which, room) : NULL;
-    if (keeper == rank->device && !from && which == CAR_SNAPSHOT_PREVIOUS) {
-        /* This is so before the first step, or if no micro-batch is ever stale. */
-        from = find_part(rank, bundle, s->part, CAR_SNAPSHOT_WEIGHTS, room);
-    }
-    if (keeper == rank->device && !from) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d lacks data of %s that it should keep",
-                                rank->device, car_graph_param(rank->graph, s->part->param)->name);
+    float *to = rank->device == 0 ? car_snapshot_data(snapshot, which, s->part->param) : NULL, *from = NULL;
+    car_status status = CAR_OK;
+    if (keeper == rank->device) {
+        CAR_TRY(car_rank_get_part(rank, bundle, s->part, which, room, &from));
     }
     if (to && from) {
         memcpy(to, from, s->part->bytes);
     }
-    return car_transport_hand_over(rank->transport, keeper, 0, rank->device == 0 ? to : from, s->part->bytes);
+    status = car_transport_hand_over(rank->transport, keeper, 0, rank->device == 0 ? to : from, s->part->bytes);
+done:
+    return status;
 }
 
 /* Tells all ranks which parts the snapshot of rank 0 has. */
@@ -277,21 +290,13 @@ done:
     return status;
 }
 
-static void put_state(car_rank *rank, int param, int state, const float *data) {
-    bool has = state < car_optimizer_states(rank->optimizer);
-    float *to = has ? car_optimizer_state(rank->optimizer, state, param) : NULL;
-    if (to) {
-        memcpy(to, data, car_program_param_bytes(rank->program, param));
-    }
-}
-
 car_status car_rank_put_part(car_rank *rank, int param, car_snapshot_part which, const float *data) {
+    float *state = which >= CAR_SNAPSHOT_STATE_0 ? find_state(rank, param, which) : NULL;
     car_status status = CAR_OK;
-    if (which >= CAR_SNAPSHOT_STATE_0) {
-        put_state(rank, param, (int)which - CAR_SNAPSHOT_STATE_0, data);
-        return CAR_OK;
+    if (state) {
+        memcpy(state, data, car_program_param_bytes(rank->program, param));
     }
-    for (int b = 0; b < rank->bundles; b++) {
+    for (int b = 0; which < CAR_SNAPSHOT_STATE_0 && b < rank->bundles; b++) {
         const car_holding_of_bundle *h = &rank->holding[b];
         const car_part *part = car_layout_find(&h->layout, param);
         car_block *block = NULL;

@@ -317,12 +317,9 @@ static double square_of(const car_rank *rank, const car_layout *layout, const ca
 }
 
 car_status car_rank_measure(car_rank *rank, const car_task *task) {
-    const car_sum *sum = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
+    car_sum *sum = NULL;
     car_status status = CAR_OK;
-    if (!sum) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d to measure",
-                                rank->device, task->bundle);
-    }
+    CAR_TRY(car_rank_get_sum(rank, task->bundle, task->step, CAR_NONE, &sum));
     const car_block *block = sum->block;
     pthread_mutex_unlock(&rank->lock);
     double square = square_of(rank, &rank->holding[task->bundle].layout, block);

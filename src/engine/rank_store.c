@@ -33,6 +33,19 @@ void car_block_clear(car_rank *rank, car_block **block) {
     *block = NULL;
 }
 
+/* Drops the reference of a table of this rank. */
+static void let_go(car_rank *rank, car_block *block) {
+    if (block && block->references > 1) {
+        car_arena_assign(rank->arena, block->data, CAR_MEMORY_MESSAGES);
+    }
+    car_block_drop(rank, block);
+}
+
+void car_held_clear(car_rank *rank, car_held *held) {
+    let_go(rank, held->block);
+    *held = (car_held){.version = CAR_NONE};
+}
+
 /* ---- layouts --------------------------------------------------------------------------------- */
 
 /* True if a parameter's size keeps the next parameter aligned. Such parameters come first in a block, odd ones last. */
@@ -177,6 +190,11 @@ car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version) {
     return held->block && held->version == version ? held->block : NULL;
 }
 
+car_status car_rank_fail_to_find(const car_rank *rank, int bundle, int64_t version) {
+    return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no version %lld of bundle %d", rank->device,
+                            (long long)version, bundle);
+}
+
 void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block) {
     car_holding_of_bundle *h = &rank->holding[bundle];
     car_held *held = &h->held[car_holding_place(h->places, version)];
@@ -189,51 +207,34 @@ void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block
 
 /* ---- copies that are passed on --------------------------------------------------------------- */
 
-car_passing_copy *car_rank_find_copy(car_rank *rank, const car_task *task, int bundle) {
+car_held *car_rank_find_copy(car_rank *rank, const car_task *task, int bundle) {
     car_copy copy = car_usage_copy(rank->usage, task, bundle);
     return copy == CAR_COPY_KEPT ? NULL : &rank->holding[bundle].copies[copy == CAR_COPY_BACKWARD];
 }
 
-static void drop_copy(car_rank *rank, car_passing_copy *copy) {
-    car_block_drop(rank, copy->held.block);
-    *copy = (car_passing_copy){.held.version = CAR_NONE};
-}
-
-void car_rank_read_copy(car_rank *rank, car_passing_copy *copy) {
-    if (--copy->reads > 0) {
-        return;
+void car_rank_read_copy(car_rank *rank, car_held *copy) {
+    if (--copy->reads <= 0) {
+        car_held_clear(rank, copy);
     }
-    if (copy->held.block && copy->held.block->references > 1) {
-        car_arena_assign(rank->arena, copy->held.block->data, CAR_MEMORY_MESSAGES);
-    }
-    drop_copy(rank, copy);
-}
-
-void car_rank_drop_copies(car_rank *rank, int bundle) {
-    drop_copy(rank, &rank->holding[bundle].copies[0]);
-    drop_copy(rank, &rank->holding[bundle].copies[1]);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 
-car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker) {
-    car_sum *sums = rank->holding[bundle].sums;
-    for (int s = 0; s < rank->sums_held; s++) {
-        if (sums[s].block && sums[s].step == step && sums[s].worker == worker) {
-            return &sums[s];
-        }
-    }
-    return NULL;
-}
-
-car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg) {
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int worker, int leg) {
     car_sum *sums = rank->holding[bundle].sums, *found = NULL;
     for (int s = 0; s < rank->sums_held; s++) {
-        bool fits =
-            sums[s].block && sums[s].step == step && sums[s].worker == 0 && (leg == CAR_NONE || sums[s].leg == leg);
+        bool same = sums[s].block && sums[s].step == step && sums[s].worker == worker;
+        bool fits = same && (leg == CAR_NONE || sums[s].leg == leg);
         found = fits && (!found || sums[s].leg > found->leg) ? &sums[s] : found;
     }
     return found;
+}
+
+car_status car_rank_get_sum(car_rank *rank, int bundle, int64_t step, int leg, car_sum **out) {
+    *out = car_rank_find_sum(rank, bundle, step, 0, leg);
+    return *out ? CAR_OK
+                : car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum of bundle %d in step %lld",
+                                   rank->device, bundle, (long long)(rank->first_step + step) + 1);
 }
 
 car_status car_rank_open_sum(car_rank *rank, int bundle, const car_sum *sum, car_sum **out) {
@@ -256,18 +257,8 @@ car_status car_rank_open_sum(car_rank *rank, int bundle, const car_sum *sum, car
     return CAR_OK;
 }
 
-car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum) {
-    car_sum *entry = NULL;
-    car_status status = car_rank_open_sum(rank, bundle, sum, &entry);
-    if (entry) {
-        entry->block = sum->block;
-        entry->missing = sum->missing;
-    }
-    return status;
-}
-
 static void clear_sum(car_rank *rank, car_sum *sum) {
-    car_block_drop(rank, sum->block);
+    let_go(rank, sum->block);
     car_block_drop(rank, sum->own);
     *sum = (car_sum){.step = CAR_NONE};
 }
@@ -358,13 +349,13 @@ void car_rank_destroy_store(car_rank *rank) {
     for (int b = 0; rank->holding && b < rank->bundles; b++) {
         car_holding_of_bundle *h = &rank->holding[b];
         car_rank_drop_sums(rank, b);
-        car_rank_drop_copies(rank, b);
         for (int v = 0; v < 2; v++) {
-            car_block_drop(rank, h->held[v].block);
             car_arena_release(rank->arena, h->held[v].derived);
+            car_held_clear(rank, &h->held[v]);
+            car_held_clear(rank, &h->copies[v]);
         }
+        car_held_clear(rank, &h->source);
         car_block_drop(rank, h->master);
-        car_block_drop(rank, h->source.block);
         car_block_drop(rank, h->older);
         car_block_drop(rank, h->kept);
         car_block_drop(rank, h->mean);

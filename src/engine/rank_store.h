@@ -38,13 +38,8 @@ typedef struct car_held {
     car_block *block;
     void *derived; /* derived weights, kept only if all workers are on this rank; else NULL */
     int64_t version;
+    int reads; /* of a copy: uses still to come, which are this rank's own and the send to the next rank */
 } car_held;
-
-/* zero's chains: a copy of a version that arrived for a forward or a backward. */
-typedef struct car_passing_copy {
-    car_held held;
-    int reads; /* uses still to come: this rank's own, and the send to the next rank */
-} car_passing_copy;
 
 /* The sum of a bundle and step, and a gradient that waits to be added to it, piece by piece. Either may exist before
  * the other. */
@@ -56,8 +51,8 @@ typedef struct car_sum {
     int worker;
     car_block *block; /* the sum; NULL = nothing of it is here */
     uint64_t missing; /* a bit for each piece that has not arrived */
-    /* Number of the task that freed it, while earlier tasks still read it; 0 = not freed. */
-    int64_t freed;
+    /* Once its last use is over: no task from this number on reads it, but earlier ones may; before that, 0. */
+    int64_t readers_end;
     car_block *own;   /* the gradient that waits; NULL = none */
     uint64_t waiting; /* a bit for each of its pieces that no thread has begun to add */
     int adding;       /* number of threads that are adding one */
@@ -73,11 +68,11 @@ typedef struct car_holding_of_bundle {
     car_layout layout;
     /* Number of versions that stay on this rank, 1 or 2; 0 = none, or (zero) only versions that pass through. */
     int places;
-    car_held held[2];           /* version v is at v mod places; versions that pass through are at v mod 2 */
-    car_block *master;          /* with bf16, on ranks that make updates: the newest version in floats; else NULL */
-    car_passing_copy copies[2]; /* zero's chains: [0] for forwards, [1] for backwards */
-    bool owned;                 /* zero: this rank makes the versions */
-    int64_t made;               /* the newest version made here */
+    car_held held[2];   /* version v is at v mod places; versions that pass through are at v mod 2 */
+    car_block *master;  /* with bf16, on ranks that make updates: the newest version in floats; else NULL */
+    car_held copies[2]; /* zero's chains: versions that arrived for [0] a forward, [1] a backward */
+    bool owned;         /* zero: this rank makes the versions */
+    int64_t made;       /* the newest version made here */
     /* zero: a version that was sent on before the next one was made from it, because the sum is late. */
     car_held source;
     /* After a restart: the version before the first one, for stale micro-batches of the first step. */
@@ -93,24 +88,24 @@ void car_rank_destroy_store(car_rank *rank);
 car_status car_block_create(car_rank *rank, car_memory category, size_t bytes, car_block **out);
 void car_block_drop(car_rank *rank, car_block *block);
 void car_block_clear(car_rank *rank, car_block **block); /* drops a reference, and sets the pointer to NULL */
+/* Drops a version. If a message still carries it, its memory counts as a message from then on. */
+void car_held_clear(car_rank *rank, car_held *held);
 car_block *car_rank_find_weights(car_rank *rank, int bundle, int64_t version);
+car_status car_rank_fail_to_find(const car_rank *rank, int bundle, int64_t version); /* sets the error */
 void car_rank_put_weights(car_rank *rank, int bundle, int64_t version, car_block *block);
 /* zero's chains: the copy that a task uses, receives or sends; NULL if the task uses a version that stays
  * (car_usage_copy). */
-car_passing_copy *car_rank_find_copy(car_rank *rank, const car_task *task, int bundle);
-/* One of the copy's reads is over. The last one drops it; if a message still carries it, its memory counts as a message
- * from then on. */
-void car_rank_read_copy(car_rank *rank, car_passing_copy *copy);
-void car_rank_drop_copies(car_rank *rank, int bundle);
-/* The sum of a leg or, with CAR_NONE, of the highest leg; where workers have sums of their own, worker 0's. The second
- * function finds the sum of a given worker. NULL if there is none. */
-car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int leg);
-car_sum *car_rank_find_sum_of(car_rank *rank, int bundle, int64_t step, int worker);
+car_held *car_rank_find_copy(car_rank *rank, const car_task *task, int bundle);
+void car_rank_read_copy(car_rank *rank, car_held *copy); /* one of its reads is over; the last one drops it */
+/* The sum of a worker, where workers have sums of their own, or with worker 0 the sum over all; of a leg or, with
+ * CAR_NONE, of the highest leg. NULL if there is none. */
+car_sum *car_rank_find_sum(car_rank *rank, int bundle, int64_t step, int worker, int leg);
+/* The same for the sum over all workers. It is an error if there is none. */
+car_status car_rank_get_sum(car_rank *rank, int bundle, int64_t step, int leg, car_sum **out);
 /* The entry for a sum with this step, leg and worker: an existing one, or a free one. */
 car_status car_rank_open_sum(car_rank *rank, int bundle, const car_sum *sum, car_sum **out);
-/* Takes over the block of a sum. It does not look at `own`. */
-car_status car_rank_put_sum(car_rank *rank, int bundle, const car_sum *sum);
-/* Drops a sum; where workers keep their gradients apart, those of all workers. */
+/* Drops a sum; where workers keep their gradients apart, those of all workers. If a message still carries it, its
+ * memory counts as a message from then on. */
 void car_rank_drop_sum(car_rank *rank, int bundle, const car_sum *sum);
 void car_rank_drop_sums(car_rank *rank, int bundle); /* all sums, and the gradients that wait */
 /* Iterates over the parts that are a parameter's first use: the next one after `after` (NULL: the first). The second
@@ -132,6 +127,9 @@ car_status car_rank_add_ties(car_rank *rank, int home, int64_t step);
 car_status car_rank_keep_own(car_rank *rank, const car_task *backward, int bundle, car_block *block);
 /* After a backward that added its gradient to a sum on this rank: adds the sums of ties, if the sum is finished. */
 car_status car_rank_finish_sum(car_rank *rank, const car_task *backward, int bundle);
+/* A receive of a piece of a sum is posted: finds the block of the sum, with a reference for the message. The first
+ * piece creates it. */
+car_status car_rank_expect_sum(car_rank *rank, const car_task *receive, car_block **out);
 /* A piece of a sum has arrived: adds the gradient that waits for it, if any. */
 car_status car_rank_settle_piece(car_rank *rank, const car_task *receive);
 /* A worker's own sum is complete: adds it to the sum over all workers, or keeps it until that arrives. */
@@ -155,6 +153,9 @@ void car_rank_release_room(const car_rank *rank, float *room);
 car_status car_rank_go_on(car_rank *rank);
 /* The keeper of a bundle: the rank that has its newest version and the optimizer's state that goes with it. */
 int car_rank_keeper_of(const car_rank *rank, int bundle);
+/* On the keeper: finds a part of a parameter's state. `room` is for data that has to be converted. */
+car_status car_rank_get_part(car_rank *rank, int bundle, const car_part *part, car_snapshot_part which, float *room,
+                             float **out);
 /* Copies a part of a parameter's state to where this rank keeps it, if it does. Weights go to the first place: they
  * become version 0. */
 car_status car_rank_put_part(car_rank *rank, int param, car_snapshot_part which, const float *data);

@@ -15,23 +15,22 @@
 
 /* ---- gradients that were kept apart ----------------------------------------------------------- */
 
-/* Adds bytes begin .. end - 1 of a worker's gradient to the sum over the workers before it. If workers have sums of
- * their own, over several micro-batches, it adds the whole sum of the worker instead. */
+/* Adds bytes begin .. end - 1 of a worker's gradient, or of its own sum over several micro-batches, to the sum over the
+ * workers before it. */
 static void add_range(const car_rank *rank, const car_layout *layout, size_t begin, size_t end, char *sum,
                       const char *own) {
     bool apart = car_usage_adds_by_worker(rank->usage) || car_usage_keeps_apart(rank->usage);
     int several = apart ? rank->batches / rank->workers : 1;
+    const car_addend addend = {several > 1 ? CAR_ADDEND_WORKER : CAR_ADDEND_NEXT, several, false};
     car_kernel_mode mode = car_kernels_enter(car_program_threads(rank->program)); /* additions also flush denormals */
     for (int c = 0; c < layout->count; c++) {
         const car_part *part = &layout->parts[c];
         const car_op *op = car_graph_op(rank->graph, part->op);
         size_t from = part->sum_offset > begin ? part->sum_offset : begin, to = part->sum_offset + part->bytes;
         to = to < end ? to : end;
-        if (several > 1) {
-            car_engine_join(rank->program, op, part->index, sum + part->sum_offset, own + part->sum_offset, several);
-        } else if (from < to) {
-            car_engine_add_range(rank->program, op, part->index, from - part->sum_offset, to - part->sum_offset,
-                                 sum + part->sum_offset, own + part->sum_offset);
+        if (from < to) {
+            car_engine_add(rank->program, op, part->index, from - part->sum_offset, to - part->sum_offset,
+                           sum + part->sum_offset, own + part->sum_offset, addend);
         }
     }
     car_kernels_leave(mode);
@@ -52,14 +51,14 @@ static void add_uses(const car_rank *rank, const car_layout *layout, char *sum) 
 
 void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
     const car_layout *layout = &rank->holding[bundle].layout;
-    const car_sum *sum = car_rank_find_sum(rank, bundle, step, CAR_NONE);
+    const car_sum *sum = car_rank_find_sum(rank, bundle, step, 0, CAR_NONE);
     bool apart = car_usage_keeps_apart(rank->usage);
     if (!sum || (!apart && layout->sum_bytes == layout->master_bytes)) {
         return;
     }
     char *data = sum->block->data;
     for (int i = 1; apart && i < rank->workers; i++) {
-        const char *own = car_rank_find_sum_of(rank, bundle, step, i)->block->data;
+        const char *own = car_rank_find_sum(rank, bundle, step, i, CAR_NONE)->block->data;
         pthread_mutex_unlock(&rank->lock);
         add_range(rank, layout, 0, layout->sum_bytes, data, own);
         pthread_mutex_lock(&rank->lock);
@@ -73,19 +72,18 @@ void car_rank_add_parts(car_rank *rank, int bundle, int64_t step) {
 
 /* ---- ties ------------------------------------------------------------------------------------ */
 
+/* The next bundle that is tied to a home, after another tied one or after the home itself; CAR_NONE = no more. */
+static int next_tie(const car_rank *rank, int home, int after) {
+    return car_bundle_of_home(rank->partition, home, after);
+}
+
 /* Adds the sums of the bundles that are tied to a home, within bytes begin .. end - 1 of the home's sum. Releases the
  * lock meanwhile. */
 static car_status add_ties_to(car_rank *rank, int home, int64_t step, char *sum, size_t begin, size_t end) {
-    for (int b = rank->stages; b < rank->bundles; b++) {
-        const car_bundle *tied = &rank->partition->bundles[b];
-        if (tied->home != home || tied->bytes == 0) {
-            continue;
-        }
-        const car_sum *other = car_rank_find_sum(rank, b, step, CAR_NONE);
-        if (!other) {
-            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a sum of tied bundle %d is missing",
-                                    rank->device, b);
-        }
+    car_sum *other = NULL;
+    car_status status = CAR_OK;
+    for (int b = next_tie(rank, home, home); b != CAR_NONE; b = next_tie(rank, home, b)) {
+        CAR_TRY(car_rank_get_sum(rank, b, step, CAR_NONE, &other));
         const car_layout *layout = &rank->holding[b].layout;
         size_t place = car_rank_home_part(rank, b)->sum_offset;
         const char *from = other->block->data;
@@ -104,13 +102,13 @@ static car_status add_ties_to(car_rank *rank, int home, int64_t step, char *sum,
         car_kernels_leave(mode);
         pthread_mutex_lock(&rank->lock);
     }
-    return CAR_OK;
+done:
+    return status;
 }
 
 static void drop_ties(car_rank *rank, int home, int64_t step) {
-    for (int b = rank->stages; b < rank->bundles; b++) {
-        const car_sum *sum =
-            rank->partition->bundles[b].home == home ? car_rank_find_sum(rank, b, step, CAR_NONE) : NULL;
+    for (int b = next_tie(rank, home, home); b != CAR_NONE; b = next_tie(rank, home, b)) {
+        const car_sum *sum = car_rank_find_sum(rank, b, step, 0, CAR_NONE);
         if (sum) {
             car_rank_drop_sum(rank, b, sum);
         }
@@ -118,17 +116,12 @@ static void drop_ties(car_rank *rank, int home, int64_t step) {
 }
 
 car_status car_rank_add_ties(car_rank *rank, int home, int64_t step) {
+    car_sum *sum = NULL;
     car_status status = CAR_OK;
-    for (int b = rank->stages; b < rank->bundles; b++) {
-        if (rank->partition->bundles[b].home == home && rank->partition->bundles[b].bytes > 0) {
-            car_rank_add_parts(rank, b, step);
-        }
+    for (int b = next_tie(rank, home, home); b != CAR_NONE; b = next_tie(rank, home, b)) {
+        car_rank_add_parts(rank, b, step);
     }
-    const car_sum *sum = car_rank_find_sum(rank, home, step, CAR_NONE);
-    if (!sum) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: the sum of bundle %d is missing",
-                                rank->device, home);
-    }
+    CAR_TRY(car_rank_get_sum(rank, home, step, CAR_NONE, &sum));
     CAR_TRY(add_ties_to(rank, home, step, sum->block->data, 0, rank->holding[home].layout.master_bytes));
     drop_ties(rank, home, step);
 done:
@@ -142,8 +135,23 @@ static uint64_t bit_of(int piece) {
 }
 
 static uint64_t all_pieces(const car_rank *rank, int bundle) {
-    int pieces = car_plan_pieces(rank->plan, bundle);
-    return pieces == CAR_MOST_PIECES ? UINT64_MAX : bit_of(pieces) - 1;
+    return UINT64_MAX >> (CAR_MOST_PIECES - car_plan_pieces(rank->plan, bundle));
+}
+
+car_status car_rank_expect_sum(car_rank *rank, const car_task *receive, car_block **out) {
+    const car_sum wanted = {.step = receive->step, .leg = car_usage_leg(rank->usage, receive)};
+    size_t bytes = rank->holding[receive->bundle].layout.master_bytes;
+    car_sum *sum = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_rank_open_sum(rank, receive->bundle, &wanted, &sum));
+    if (!sum->block) {
+        CAR_TRY(car_block_create(rank, CAR_MEMORY_MESSAGES, bytes, &sum->block));
+        sum->missing = all_pieces(rank, receive->bundle);
+    }
+    sum->block->references++;
+    *out = sum->block;
+done:
+    return status;
 }
 
 /* True if the backward finishes the sum and has to add the sums of its ties, because the finished sum travels on. */
@@ -208,17 +216,17 @@ car_status car_rank_finish_sum(car_rank *rank, const car_task *backward, int bun
 
 car_status car_rank_settle_piece(car_rank *rank, const car_task *receive) {
     int leg = car_usage_leg(rank->usage, receive);
-    car_sum *sum = car_rank_find_sum(rank, receive->bundle, receive->step, leg);
-    if (!sum) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: a piece of bundle %d belongs to no sum",
-                                rank->device, receive->bundle);
-    }
+    car_sum *sum = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_rank_get_sum(rank, receive->bundle, receive->step, leg, &sum));
     sum->missing &= ~bit_of(receive->piece);
-    return sum->own ? add_piece(rank, receive->bundle, sum, receive->piece) : CAR_OK;
+    status = sum->own ? add_piece(rank, receive->bundle, sum, receive->piece) : CAR_OK;
+done:
+    return status;
 }
 
 car_status car_rank_join(car_rank *rank, const car_task *task, int bundle) {
-    car_sum *own = car_rank_find_sum_of(rank, bundle, task->step, car_usage_own_of(rank->usage, task));
+    car_sum *own = car_rank_find_sum(rank, bundle, task->step, car_usage_own_of(rank->usage, task), CAR_NONE);
     car_block *block = own->block;
     *own = (car_sum){.step = CAR_NONE};
     return car_rank_keep_own(rank, task, bundle, block);

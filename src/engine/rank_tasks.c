@@ -43,7 +43,7 @@ void car_rank_bind(car_weights *view, const car_layout *layout, const car_held *
  * after a restart, stale micro-batches use the version from before it. */
 static car_held find_version(car_rank *rank, int bundle, const car_task *task, int64_t version, int *place) {
     int home = rank->partition->bundles[bundle].home;
-    const car_passing_copy *copy = car_rank_find_copy(rank, task, bundle);
+    const car_held *copy = car_rank_find_copy(rank, task, bundle);
     *place = car_usage_holding(rank->usage, bundle)->block;
     const car_holding_of_bundle *h = &rank->holding[*place];
     bool stale =
@@ -52,7 +52,7 @@ static car_held find_version(car_rank *rank, int bundle, const car_task *task, i
         return (car_held){.block = h->older};
     }
     if (copy) {
-        return copy->held.version == version ? copy->held : (car_held){.block = NULL};
+        return copy->version == version ? *copy : (car_held){.block = NULL};
     }
     *place = car_usage_kept_block(rank->usage, bundle);
     h = &rank->holding[*place];
@@ -68,8 +68,7 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
         int place = b;
         const car_held held = find_version(rank, b, task, version, &place);
         if (!held.block) {
-            return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d: version %lld of bundle %d is not here",
-                                    rank->device, (long long)version, b);
+            return car_rank_fail_to_find(rank, b, version);
         }
         car_arena_assign(rank->arena, held.block->data, CAR_MEMORY_WEIGHTS);
         if (place == b) {
@@ -84,6 +83,13 @@ static car_status bind_stage(car_rank_thread *thread, const car_task *task) {
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+car_status car_rank_begin_tape(car_rank *rank, const car_task *task, car_tape *tape) {
+    int64_t step = car_rank_step_of(rank, task);
+    car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->micro_batch),
+                   rank->purpose != CAR_PURPOSE_LOSS);
+    return rank->feeds ? rank->config.feed(rank->config.feed_user, step, task->micro_batch, tape) : CAR_OK;
+}
+
 /* Runs a portion, from operation *at on (CAR_NONE: the first). *at becomes the next operation, or CAR_NONE at the
  * end. */
 static car_status forward(car_rank_thread *thread, const car_entry *entry, int *at) {
@@ -91,13 +97,10 @@ static car_status forward(car_rank_thread *thread, const car_entry *entry, int *
     const car_task *task = &entry->task;
     const car_stage *stage = &rank->partition->stages[task->stage];
     car_tape *tape = rank->tapes[car_usage_tape_of(rank->usage, task)];
-    int64_t step = car_rank_step_of(rank, task);
     int from = *at != CAR_NONE ? *at : stage->first, end = entry->until;
     car_status status = CAR_OK;
     if (task->stage == 0 && *at == CAR_NONE) {
-        car_tape_begin(tape, car_engine_key(rank->config.seed, step, rank->batches, task->micro_batch),
-                       rank->purpose != CAR_PURPOSE_LOSS);
-        CAR_TRY(rank->config.feed(rank->config.feed_user, step, task->micro_batch, tape));
+        CAR_TRY(car_rank_begin_tape(rank, task, tape));
     }
     CAR_TRY(car_tape_forward(tape, thread->lane, &thread->view, from, end));
     *at = end < stage->end ? end : CAR_NONE;
@@ -107,26 +110,16 @@ done:
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The sum that a backward adds to, if all of it is here; else NULL. It is the sum over all workers or, where workers
- * have sums of their own, its worker's. A worker with a single micro-batch per step that keeps its gradients apart adds
- * to nothing. */
-static car_sum *find_whole_sum(car_rank *rank, const car_task *task, int bundle) {
-    int own = car_usage_own_of(rank->usage, task);
-    bool single = car_usage_keeps_apart(rank->usage) && rank->batches == rank->workers;
-    if (own > 0 && single) {
-        return NULL;
-    }
-    car_sum *sum = own > 0 ? car_rank_find_sum_of(rank, bundle, task->step, own)
-                           : car_rank_find_sum(rank, bundle, task->step, car_usage_leg(rank->usage, task));
-    return sum && sum->missing == 0 ? sum : NULL;
-}
-
-static car_addition_kind kind_of_addition(const car_rank *rank, const car_task *task, const car_sum *sum) {
-    bool single = car_usage_keeps_apart(rank->usage) && rank->batches == rank->workers;
-    if (single && car_usage_own_of(rank->usage, task) > 0) {
+/* Finds what a backward does with its gradient of a bundle. If it adds to a sum, all of which is here, finds that: the
+ * sum over all workers or, where workers have sums of their own, its worker's. */
+static car_addition_kind find_addition(car_rank *rank, const car_task *task, int bundle, car_block **block) {
+    int own = car_usage_own_of(rank->usage, task), leg = own > 0 ? CAR_NONE : car_usage_leg(rank->usage, task);
+    if (own > 0 && car_usage_keeps_apart(rank->usage) && rank->batches == rank->workers) {
         return CAR_ADDITION_APART;
     }
-    if (sum) {
+    const car_sum *sum = car_rank_find_sum(rank, bundle, task->step, own, leg);
+    if (sum && sum->missing == 0) {
+        *block = sum->block;
         return CAR_ADDITION_ADDS;
     }
     bool late = !car_usage_adds_by_worker(rank->usage) && car_usage_adds_late(rank->usage, task);
@@ -136,32 +129,31 @@ static car_addition_kind kind_of_addition(const car_rank *rank, const car_task *
 /* Decides where a backward's gradient of a bundle goes. Hold the lock. */
 static car_status bind_sum(car_rank *rank, const car_task *task, int bundle, car_addition *out) {
     int own = car_usage_own_of(rank->usage, task), leg = car_usage_leg(rank->usage, task);
-    const car_sum *sum = find_whole_sum(rank, task, bundle);
-    car_addition_kind kind = kind_of_addition(rank, task, sum);
-    bool begins = kind == CAR_ADDITION_BEGINS, apart = kind == CAR_ADDITION_APART;
+    size_t bytes = rank->holding[bundle].layout.sum_bytes;
+    car_sum *sum = NULL;
     car_status status = CAR_OK;
-    *out = (car_addition){kind, bundle, sum ? sum->block : NULL};
+    *out = (car_addition){.bundle = bundle};
+    out->kind = find_addition(rank, task, bundle, &out->block);
+    bool begins = out->kind == CAR_ADDITION_BEGINS, apart = out->kind == CAR_ADDITION_APART;
     bool first = task->micro_batch == own && !apart; /* the first micro-batch of the step, or of its worker */
     if (car_usage_adds_in_order(rank->usage) && begins != first) {
         return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
                                 "rank %d: the sum of bundle %d is not what worker %d should find", rank->device, bundle,
                                 task->micro_batch);
     }
-    if (sum) {
-        car_arena_assign(rank->arena, sum->block->data, CAR_MEMORY_GRADIENTS);
+    if (out->kind == CAR_ADDITION_ADDS) {
+        car_arena_assign(rank->arena, out->block->data, CAR_MEMORY_GRADIENTS);
         return CAR_OK;
     }
-    size_t bytes = rank->holding[bundle].layout.sum_bytes;
+    if (begins || apart) {
+        CAR_TRY(car_rank_open_sum(rank, bundle, &(car_sum){.step = task->step, .leg = leg, .worker = own}, &sum));
+    }
     CAR_TRY(car_block_create(rank, CAR_MEMORY_GRADIENTS, bytes, &out->block));
     if (rank->purpose == CAR_PURPOSE_LOSS) {
         memset(out->block->data, 0, bytes); /* nothing will be computed into it */
     }
-    if (begins || apart) {
-        status = car_rank_put_sum(rank, bundle,
-                                  &(car_sum){.step = task->step, .leg = leg, .worker = own, .block = out->block});
-    }
-    if (status != CAR_OK) {
-        car_block_drop(rank, out->block);
+    if (sum) {
+        sum->block = out->block;
     }
 done:
     return status;
@@ -205,31 +197,22 @@ static int place_in_order(const car_rank *rank, int number) {
     return by_worker ? number % rank->workers * (rank->batches / rank->workers) + number / rank->workers : number;
 }
 
-static void add_gradient(const car_rank *rank, const car_task *task, const car_op *op, int p, void *sum,
-                         const void *own, bool first) {
-    if (rank->ring) {
-        car_engine_add(rank->program, op, p, sum, own, first);
-    } else {
-        car_engine_add_any_order(rank->program, op, p, sum, own, first, place_in_order(rank, task->micro_batch),
-                                 rank->batches);
-    }
-}
-
 static car_status backward_op(car_rank_thread *thread, const car_entry *entry, int l) {
     car_rank *rank = thread->rank;
     const car_task *task = &entry->task;
     const car_op *op = car_graph_op(rank->graph, l);
-    const car_addition *to[CAR_MAX_PARAMS] = {NULL};
+    car_addition_kind kinds[CAR_MAX_PARAMS] = {CAR_ADDITION_BEGINS};
     void *places[CAR_MAX_PARAMS] = {NULL};
     char *addend = thread->addend;
     car_status status = CAR_OK;
     for (int p = 0; p < op->param_count; p++) {
-        to[p] = addition_of(rank, entry, l, p, &places[p]);
-        if (!to[p]) {
+        const car_addition *to = addition_of(rank, entry, l, p, &places[p]);
+        if (!to) {
             return car_context_fail(rank->context, CAR_ERROR_INTERNAL, "rank %d has no sum for parameter %d of %s",
                                     rank->device, p, op->name);
         }
-        thread->gradients.use[op->first_use + p] = to[p]->kind == CAR_ADDITION_ADDS ? (void *)addend : places[p];
+        kinds[p] = to->kind;
+        thread->gradients.use[op->first_use + p] = to->kind == CAR_ADDITION_ADDS ? (void *)addend : places[p];
         addend += car_round_up(car_program_param_bytes(rank->program, op->params[p]), 64);
     }
     bool derives = car_program_derived_bytes(rank->program, l) > 0 && !thread->view.derived[l];
@@ -239,10 +222,12 @@ static car_status backward_op(car_rank_thread *thread, const car_entry *entry, i
     }
     CAR_TRY(car_tape_backward(rank->tapes[car_usage_tape_of(rank->usage, task)], thread->lane, &thread->view,
                               &thread->gradients, l, l + 1));
+    car_addend how = {.kind = car_usage_is_ring(rank->usage) ? CAR_ADDEND_NEXT : CAR_ADDEND_ANY_ORDER,
+                      .count = rank->batches - 1 - place_in_order(rank, task->micro_batch)};
     for (int p = 0; p < op->param_count; p++) {
-        if (to[p] && (to[p]->kind == CAR_ADDITION_BEGINS || to[p]->kind == CAR_ADDITION_ADDS)) {
-            add_gradient(rank, task, op, p, places[p], thread->gradients.use[op->first_use + p],
-                         to[p]->kind == CAR_ADDITION_BEGINS);
+        how.first = kinds[p] == CAR_ADDITION_BEGINS;
+        if (how.first || kinds[p] == CAR_ADDITION_ADDS) {
+            car_engine_add(rank->program, op, p, 0, SIZE_MAX, places[p], thread->gradients.use[op->first_use + p], how);
         }
     }
 done:
@@ -300,7 +285,7 @@ static void free_weights(car_rank *rank, const car_task *task) {
         if (version < 0) {
             continue;
         }
-        car_passing_copy *copy = car_rank_find_copy(rank, task, b);
+        car_held *copy = car_rank_find_copy(rank, task, b);
         if (copy) {
             car_rank_read_copy(rank, copy);
         }
@@ -308,9 +293,8 @@ static void free_weights(car_rank *rank, const car_task *task) {
             continue;
         }
         car_held *held = &rank->holding[b].held[version % 2];
-        if (held->block && held->version == version) {
-            car_block_drop(rank, held->block);
-            *held = (car_held){.version = CAR_NONE};
+        if (held->version == version) {
+            car_held_clear(rank, held);
         }
     }
 }

@@ -35,9 +35,10 @@ static car_status renew(car_rank_thread *thread, const car_task *task, const car
 /* zero: the owner also makes the new version of the bundles tied to this one, because they travel separately. */
 static car_status copy_ties(car_rank *rank, const car_task *task, const car_block *home) {
     car_status status = CAR_OK;
-    for (int b = rank->stages; b < rank->bundles; b++) {
-        car_holding_of_bundle *h = &rank->holding[b];
-        if (rank->partition->bundles[b].home != task->bundle || !h->owned) {
+    for (int b = car_bundle_of_home(rank->partition, task->bundle, task->bundle); b != CAR_NONE;
+         b = car_bundle_of_home(rank->partition, task->bundle, b)) {
+        const car_holding_of_bundle *h = &rank->holding[b];
+        if (!h->owned) {
             continue;
         }
         car_block *copy = h->places > 0 ? h->held[0].block : NULL;
@@ -51,17 +52,15 @@ done:
     return status;
 }
 
-/* True if the version before the last one of this run must be kept for the next run. With two places it is there
- * anyway. */
-static bool keeps_previous(const car_rank *rank, const car_task *task) {
-    bool keeper = car_rank_owner(rank, task->step, task->bundle) == rank->device;
-    return task->version == rank->limit && keeper && car_plan_delay(rank->plan, 0, task->bundle) > 0 &&
-           rank->holding[task->bundle].places < 2;
-}
-
+/* On the keeper: copies the version before the last one of this run, which the next run needs. With two places it is
+ * there anyway. */
 static car_status keep_previous(car_rank *rank, const car_task *task, const car_block *from) {
     car_holding_of_bundle *h = &rank->holding[task->bundle];
+    bool keeper = car_rank_owner(rank, task->step, task->bundle) == rank->device;
     car_status status = CAR_OK;
+    if (task->version != rank->limit || !keeper || car_plan_delay(rank->plan, 0, task->bundle) == 0 || h->places == 2) {
+        return CAR_OK;
+    }
     CAR_TRY(car_block_create(rank, CAR_MEMORY_SNAPSHOT, h->layout.bytes, &h->kept));
     memcpy(h->kept->data, from->data, h->layout.bytes);
 done:
@@ -87,17 +86,6 @@ done:
     return status;
 }
 
-/* zero's chains: drops the version before. If a message still carries it, its memory counts as a message from then
- * on. */
-static void drop_older_version(car_rank *rank, const car_task *task) {
-    car_held *before = &rank->holding[task->bundle].held[(task->version - 1) % 2];
-    if (before->block && before->block->references > 1) {
-        car_arena_assign(rank->arena, before->block->data, CAR_MEMORY_MESSAGES);
-    }
-    car_block_drop(rank, before->block);
-    *before = (car_held){.version = CAR_NONE};
-}
-
 /* ---- an update ------------------------------------------------------------------------------- */
 
 /* Completes the sum over all workers and uses, and measures its square if norms are needed. */
@@ -117,21 +105,22 @@ done:
 /* Finds the weights and the sum from which the new version is made. Hold the lock. */
 static car_status find_operands(car_rank *rank, const car_task *task, car_block **from, car_block **sum) {
     const car_holding_of_bundle *h = &rank->holding[task->bundle];
-    const car_sum *s = car_rank_find_sum(rank, task->bundle, task->step, CAR_NONE);
+    car_sum *s = NULL;
+    car_status status = CAR_OK;
+    CAR_TRY(car_rank_get_sum(rank, task->bundle, task->step, CAR_NONE, &s));
     *from = h->source.block && h->source.version == task->version - 1
                 ? h->source.block
                 : car_rank_find_weights(rank, task->bundle, task->version - 1);
-    if (!s || !*from) {
-        return car_context_fail(rank->context, CAR_ERROR_INTERNAL,
-                                "rank %d: %s for version %lld of bundle %d is not here", rank->device,
-                                s ? "the weights" : "the sum", (long long)task->version, task->bundle);
+    if (!*from) {
+        return car_rank_fail_to_find(rank, task->bundle, task->version - 1);
     }
     *sum = s->block;
     car_arena_assign(rank->arena, s->block->data, CAR_MEMORY_GRADIENTS);
     if (*from != h->source.block) { /* a source is being sent, so it counts as a message */
         car_arena_assign(rank->arena, (*from)->data, CAR_MEMORY_WEIGHTS);
     }
-    return CAR_OK;
+done:
+    return status;
 }
 
 static car_status make_version(car_rank_thread *thread, const car_task *task) {
@@ -147,9 +136,7 @@ static car_status make_version(car_rank_thread *thread, const car_task *task) {
         verdict = (car_verdict){.skipped = true};
         CAR_TRY(car_rank_begin_average(rank, task->bundle));
     }
-    if (keeps_previous(rank, task)) {
-        CAR_TRY(keep_previous(rank, task, from));
-    }
+    CAR_TRY(keep_previous(rank, task, from));
     if (h->places == 0) {
         CAR_TRY(make_place(rank, task));
     }
@@ -170,11 +157,10 @@ static car_status make_version(car_rank_thread *thread, const car_task *task) {
     }
     CAR_TRY(car_rank_end_copy(rank, task, room));
     to->version = h->made = task->version;
-    if (rank->chains && from != to->block) {
-        drop_older_version(rank, task);
+    if (rank->chains && from != to->block) { /* without chains it leaves with its last message */
+        car_held_clear(rank, &h->held[(task->version - 1) % 2]);
     }
-    car_block_drop(rank, h->source.block);
-    h->source = (car_held){.version = CAR_NONE};
+    car_held_clear(rank, &h->source);
     CAR_TRY(copy_ties(rank, task, to->block));
 done:
     return status;

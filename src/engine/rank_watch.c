@@ -4,15 +4,10 @@
 
 #include "engine/rank_internal.h"
 
-/* A rank that sends no status for this many seconds is considered lost. */
-static double patience_of(const car_rank *rank) {
-    return rank->config.watchdog_seconds > 0 ? rank->config.watchdog_seconds : 30;
-}
-
 /* The watchdog looks about four times a second. If more seconds than this pass between two looks, this process was
  * itself stopped, perhaps together with all others. Then all timeouts start again. */
 static double lapse_of(const car_rank *rank) {
-    double quarter = patience_of(rank) / 4;
+    double quarter = rank->config.watchdog_seconds / 4;
     return quarter > 0.5 ? quarter : 0.5;
 }
 
@@ -24,12 +19,12 @@ void car_rank_be_patient(car_rank *rank) {
 
 /* The first task that is running, or the first one that waits; NULL if there is none. */
 static const car_entry *task_at(const car_rank *rank) {
-    for (const car_entry *entry = rank->first; entry; entry = entry->next) {
-        if (entry->running) {
-            return entry;
+    for (int64_t n = rank->oldest; n < rank->listed; n++) {
+        if (car_rank_entry(rank, n)->running) {
+            return car_rank_entry(rank, n);
         }
     }
-    return rank->first;
+    return car_rank_first(rank);
 }
 
 /* The text of a task, or of `none` if there is no task. */
@@ -157,7 +152,8 @@ size_t car_rank_explain(car_rank *rank, char *text, size_t capacity) {
 
 static void describe_worker(const car_rank *rank, int worker) {
     const car_entry *at = NULL;
-    for (const car_entry *entry = rank->first; entry && !at; entry = entry->next) {
+    for (int64_t n = rank->oldest; n < rank->listed && !at; n++) {
+        const car_entry *entry = car_rank_entry(rank, n);
         bool own = !entry->over && car_task_computes(&entry->task) && entry->task.micro_batch % rank->workers == worker;
         at = own ? entry : at;
     }
@@ -168,8 +164,7 @@ static void describe_worker(const car_rank *rank, int worker) {
 
 /* For a rank that is alone: logs what each worker and thread is doing, if no task has ended for a while. */
 static void look_for_progress(car_rank *rank, double now) {
-    double patience = patience_of(rank);
-    if (!rank->alone || !rank->first || now - rank->progressed < patience) {
+    if (!rank->alone || !car_rank_first(rank) || now - rank->progressed < rank->config.watchdog_seconds) {
         return;
     }
     car_context_log(rank->context, CAR_LOG_ERROR, "no task has ended for %g s; current state:", now - rank->progressed);
@@ -191,7 +186,7 @@ static void look_for_progress(car_rank *rank, double now) {
 }
 
 static void watch(car_rank *rank) {
-    double now = car_clock_seconds(), patience = patience_of(rank);
+    double now = car_clock_seconds();
     if (now - rank->watched > lapse_of(rank)) {
         car_rank_be_patient(rank);
     }
@@ -200,7 +195,7 @@ static void watch(car_rank *rank) {
     car_rank_look_for_stop(rank);
     for (int r = 0; r < rank->devices && rank->status == CAR_OK; r++) {
         double silent = now - rank->sightings[r].when;
-        if (hears(rank, r) && silent > patience) {
+        if (hears(rank, r) && silent > rank->config.watchdog_seconds) { /* it is considered lost */
             char text[2048], line[256];
             describe_other(rank, r, now, line, sizeof line);
             explain(rank, text, sizeof text);

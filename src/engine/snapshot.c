@@ -151,18 +151,14 @@ const char *car_snapshot_state_name(const car_snapshot *snapshot, car_snapshot_p
                : NULL;
 }
 
-static float *data_of(const car_snapshot *snapshot, car_snapshot_part part, int param) {
+float *car_snapshot_data(const car_snapshot *snapshot, car_snapshot_part part, int param) {
     bool inside =
         part < CAR_SNAPSHOT_PARTS && param >= 0 && param < car_graph_param_count(car_program_graph(snapshot->program));
     return inside && snapshot->part[part] ? snapshot->part[part][param] : NULL;
 }
 
-float *car_snapshot_data(car_snapshot *snapshot, car_snapshot_part part, int param) {
-    return data_of(snapshot, part, param);
-}
-
 bool car_snapshot_has(const car_snapshot *snapshot, car_snapshot_part part, int param) {
-    return snapshot && data_of(snapshot, part, param) != NULL;
+    return snapshot && car_snapshot_data(snapshot, part, param) != NULL;
 }
 
 static car_status fail_absent(const car_snapshot *snapshot, car_snapshot_part part, int param) {
@@ -173,7 +169,7 @@ static car_status fail_absent(const car_snapshot *snapshot, car_snapshot_part pa
 car_status car_snapshot_get(const car_snapshot *snapshot, car_snapshot_part part, int param, void *canonical) {
     CAR_REQUIRE(NULL, snapshot);
     CAR_REQUIRE(car_program_context(snapshot->program), canonical);
-    const float *stored = data_of(snapshot, part, param);
+    const float *stored = car_snapshot_data(snapshot, part, param);
     return stored ? car_program_export_param(snapshot->program, param, stored, canonical)
                   : fail_absent(snapshot, part, param);
 }
@@ -181,7 +177,7 @@ car_status car_snapshot_get(const car_snapshot *snapshot, car_snapshot_part part
 car_status car_snapshot_set(car_snapshot *snapshot, car_snapshot_part part, int param, const void *canonical) {
     CAR_REQUIRE(NULL, snapshot);
     CAR_REQUIRE(car_program_context(snapshot->program), canonical);
-    float *stored = data_of(snapshot, part, param);
+    float *stored = car_snapshot_data(snapshot, part, param);
     return stored ? car_program_import_param(snapshot->program, param, canonical, stored)
                   : fail_absent(snapshot, part, param);
 }

@@ -19,17 +19,13 @@ static const double interval = 0.25; /* seconds between two statuses */
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-static car_status post(car_transport *t, car_post_kind kind, int to, const void *data, size_t bytes) {
-    return t->class->post(t, kind, to, data, bytes);
-}
-
 car_status car_transport_note(car_transport *transport, int to, const void *note, size_t bytes) {
-    return post(transport, CAR_POST_NOTE, to, note, bytes);
+    return transport->class->post(transport, CAR_POST_NOTE, to, note, bytes);
 }
 
 void car_transport_beat(car_transport *transport, int64_t run, int64_t number, double seconds) {
     const car_beat beat = {run, number, car_clock_seconds(), seconds};
-    post(transport, CAR_POST_BEAT, (transport->rank + 1) % transport->size, &beat, sizeof beat);
+    transport->class->post(transport, CAR_POST_BEAT, (transport->rank + 1) % transport->size, &beat, sizeof beat);
 }
 
 static void tell(car_transport *t) {
@@ -37,10 +33,10 @@ static void tell(car_transport *t) {
     size_t bytes = t->events.tell(t->events.user, status);
     int next = (t->rank + 1) % t->size;
     if (bytes > 0 && t->rank != 0) {
-        post(t, CAR_POST_STATUS, 0, status, bytes);
+        t->class->post(t, CAR_POST_STATUS, 0, status, bytes);
     }
     if (bytes > 0 && next != 0) {
-        post(t, CAR_POST_STATUS, next, status, bytes);
+        t->class->post(t, CAR_POST_STATUS, next, status, bytes);
     }
 }
 

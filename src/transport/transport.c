@@ -2,6 +2,7 @@
 #include "transport/transport.h"
 
 #include "base/base.h"
+#include "kernels/vector/vector.h"
 
 void car_transport_close(car_transport *transport) {
     if (transport) {
@@ -45,6 +46,24 @@ void car_transport_count(car_transport *transport, const car_message *message) {
 void car_transport_count_held(car_transport *transport, car_message *message) {
     transport->traffic.held += !message->paced;
     message->paced = true;
+}
+void car_message_add(const car_message *collective, void *sum, const void *addend, size_t bytes) {
+    double *to = sum;
+    const double *from = addend;
+    if (!collective->doubles) {
+        car_vector_select()->accumulate(sum, addend, (int64_t)(bytes / sizeof(float)));
+        return;
+    }
+    for (size_t e = 0; e < bytes / sizeof *to; e++) {
+        to[e] += from[e];
+    }
+}
+void car_message_append(car_message **list, car_message *message) {
+    while (*list) {
+        list = &(*list)->next;
+    }
+    message->next = NULL;
+    *list = message;
 }
 void car_message_hold(car_message **list, car_message *message) {
     while (*list && (*list)->due <= message->due) {

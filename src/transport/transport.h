@@ -54,9 +54,10 @@ typedef struct car_message {
     int pieces;                  /* all-reduce: number of pieces in flight */
     bool whole;                  /* all-reduce: all its pieces were started */
     struct car_message *partner; /* local: the send that matches this receive */
-    int from;                    /* local: the sending rank */
-    double held;                 /* local, in tests: not delivered before this time */
-    bool paced;                  /* it has been held back to pace its link */
+    struct car_local_collective *collective; /* local: the collective that this message completes */
+    int from;                                /* local: the sending rank */
+    double held;                             /* local, in tests: not delivered before this time */
+    bool paced;                              /* it has been held back to pace its link */
 } car_message;
 
 #define CAR_MESSAGE_AT_ONCE INT64_MIN
@@ -165,7 +166,10 @@ void car_transport_take(car_transport *transport, car_post_kind kind, int from, 
  * due. */
 void car_transport_tend(car_transport *transport);
 double car_transport_rests_until(const car_transport *transport, double now);
-/* Inserts a send into a list of held sends, ordered by `due`. */
+/* Computes sum += addend for the numbers of a collective. */
+void car_message_add(const car_message *collective, void *sum, const void *addend, size_t bytes);
+/* Appends a message to a list; inserts a send into a list of held sends, ordered by `due`. */
+void car_message_append(car_message **list, car_message *message);
 void car_message_hold(car_message **list, car_message *message);
 
 /* ---- the loop -------------------------------------------------------------------------------- */

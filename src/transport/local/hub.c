@@ -77,39 +77,29 @@ static car_status broadcast(car_transport *transport, int from, void *data, size
 
 /* ---- from one rank to another ----------------------------------------------------------------- */
 
-static void give(car_hub *hub, car_local_parcel *parcel, const void *data, size_t bytes) {
-    *parcel = (car_local_parcel){data, bytes};
-    pthread_cond_broadcast(&hub->changed);
-    while (!hub->failed && parcel->data) { /* after a failure the receiving end may be gone */
-        pthread_cond_wait(&hub->changed, &hub->lock);
-    }
-}
-
-static void take(car_hub *hub, car_local_parcel *parcel, void *data, size_t bytes) {
-    while (!parcel->data && !hub->failed) {
-        pthread_cond_wait(&hub->changed, &hub->lock);
-    }
-    if (!hub->failed) { /* otherwise the giver may have left */
-        memcpy(data, parcel->data, bytes < parcel->bytes ? bytes : parcel->bytes);
-        parcel->data = NULL;
-        pthread_cond_broadcast(&hub->changed);
-    }
-}
-
 static car_status hand_over(car_transport *transport, int from, int to, void *data, size_t bytes) {
     car_local *local = car_local_of(transport);
     car_hub *hub = local->hub;
-    int rank = local->base.rank;
-    if (from == to || bytes == 0 || (rank != from && rank != to)) {
+    bool gives = local->base.rank == from, takes = local->base.rank == to;
+    if (gives == takes || bytes == 0) {
         return CAR_OK;
     }
     pthread_mutex_lock(&hub->lock);
-    if (rank == from && !hub->failed) { /* after a failure the other end may be closed */
-        give(hub, &hub->ends[to]->parcels[from], data, bytes);
-    } else if (rank == to) {
-        take(hub, &local->parcels[from], data, bytes);
+    const void *nowhere = NULL; /* after a failure the other end may be gone */
+    const void **place = takes ? &local->handed[from] : hub->failed ? &nowhere : &hub->ends[to]->handed[from];
+    if (gives) {
+        *place = data;
+        pthread_cond_broadcast(&hub->changed);
+    }
+    while (!hub->failed && takes != (*place != NULL)) { /* until it is there, or was taken */
+        pthread_cond_wait(&hub->changed, &hub->lock);
     }
     bool failed = hub->failed;
+    if (takes && !failed) {
+        memcpy(data, *place, bytes);
+        *place = NULL;
+        pthread_cond_broadcast(&hub->changed);
+    }
     pthread_mutex_unlock(&hub->lock);
     return failed ? CAR_ERROR_IO : CAR_OK;
 }
@@ -141,7 +131,7 @@ static void release_end(car_local *local) {
         car_context_release(local->hub->context, local->inbox, 1, sizeof *next);
         local->inbox = next;
     }
-    car_context_release(local->base.context, local->parcels, ranks, sizeof *local->parcels);
+    car_context_release(local->base.context, local->handed, ranks, sizeof *local->handed);
     car_context_release(local->base.context, local->base.machine, ranks, sizeof *local->base.machine);
     car_context_release(local->base.context, local, 1, sizeof *local);
 }
@@ -205,8 +195,7 @@ void car_hub_destroy(car_hub *hub) {
     }
     while (hub->collectives) { /* left over after a failure */
         car_local_collective *next = hub->collectives->next;
-        car_context_release(hub->context, hub->collectives,
-                            sizeof *hub->collectives + (size_t)hub->ranks * sizeof(car_message *), 1);
+        car_context_release(hub->context, hub->collectives, car_local_collective_bytes(hub), 1);
         hub->collectives = next;
     }
     car_context_release(hub->context, hub->given, (size_t)hub->ranks, sizeof(void *));
@@ -251,7 +240,7 @@ static car_status make_end(car_hub *hub, car_context *context, int rank, car_loc
     snprintf(local->base.name, sizeof local->base.name, "threads of one process");
     local->hub = hub;
     CAR_TRY(car_context_allocate(context, ranks, sizeof *local->base.machine, &local->base.machine));
-    CAR_TRY(car_context_allocate(context, ranks, sizeof *local->parcels, &local->parcels));
+    CAR_TRY(car_context_allocate(context, ranks, sizeof *local->handed, &local->handed));
     status = car_clock_create_lock(context, NULL, &local->wake);
 done:
     return status;

@@ -28,19 +28,12 @@ typedef struct car_local_post {
     char data[CAR_STATUS_BYTES];
 } car_local_post;
 
-/* Data that is handed from one rank's thread to another's, outside the loop. */
-typedef struct car_local_parcel {
-    const void *data; /* NULL = none */
-    size_t bytes;
-} car_local_parcel;
-
 /* A sum or a broadcast that not all ranks of its group have joined yet. */
 typedef struct car_local_collective {
     struct car_local_collective *next;
     /* Its group, and how many ranks have joined it. */
     int group, count;
     int64_t number; /* among the collectives of its group and kind */
-    double held;    /* in tests: not completed before this time */
     bool broadcast;
     car_message *messages[]; /* for each rank of the hub; NULL = has not joined, or is not in the group */
 } car_local_collective;
@@ -71,15 +64,14 @@ struct car_local {
     bool ending;
     /* Guarded by the hub's lock: */
     pthread_cond_t wake;
-    car_message *sends, *receives;  /* sends to this rank and its receives, those without a partner; oldest first */
-    car_message *matched;           /* receives that have a partner and are to be copied */
-    car_message *held;              /* this rank's sends that are held back to pace their links, ordered by `due` */
-    car_local_collective *complete; /* collectives that this rank's thread has to compute */
-    int64_t in_flight;              /* messages of this rank that have not finished */
-    int64_t busy;                   /* how many of them are being copied, or are part of a complete collective */
-    int64_t collectives[2];         /* how many sums [0] and broadcasts [1] this rank has joined */
-    car_local_post *inbox;          /* posts to this rank, oldest first */
-    car_local_parcel *parcels;      /* for each rank: data that it hands to this one */
+    car_message *sends, *receives; /* sends to this rank and its receives, those without a partner; oldest first */
+    car_message *matched;          /* what the thread has to do: receives with a partner, complete collectives */
+    car_message *held;             /* this rank's sends that are held back to pace their links, ordered by `due` */
+    int64_t in_flight;             /* messages of this rank that have not finished */
+    int64_t busy;                  /* how many of them are being copied, or are part of a complete collective */
+    int64_t collectives[2];        /* how many sums [0] and broadcasts [1] this rank has joined */
+    car_local_post *inbox;         /* posts to this rank, oldest first */
+    const void **handed;           /* for each rank: data that it hands to this one, outside the loop; NULL = none */
     /* In tests: messages started and random numbers drawn so far, and which trouble has happened. */
     int64_t begun, draws;
     bool broken, silent, paused;
@@ -99,15 +91,16 @@ void car_local_end(car_transport *transport, bool failed);
  * differs from the result. */
 int64_t car_hub_arrive(car_hub *hub);
 void car_hub_fail(car_hub *hub);
+size_t car_local_collective_bytes(const car_hub *hub);
 
 /* trouble.c. Call these only if the hub has trouble, except for car_trouble_be_silent. Hold its lock, unless it says
  * otherwise. */
-double car_trouble_delay(car_local *local);                       /* a random delay in seconds */
-void car_trouble_hold(car_local *receiver, car_message *receive); /* sets the time until which a message is held back */
-double car_trouble_wake(const car_local *local, double until);    /* `until`, or the earlier end of a hold */
-void car_trouble_nap(car_local *local);                           /* call it without the lock */
-bool car_trouble_strikes(car_local *local, bool in_loop);         /* this rank starts something; true = it is lost */
-car_status car_trouble_explain(const car_local *local);           /* sets the error */
+double car_trouble_delay(car_local *local);                    /* a random delay in seconds */
+void car_trouble_hold(car_local *local, car_message *message); /* sets the time until which a message is held back */
+double car_trouble_wake(const car_local *local, double until); /* `until`, or the earlier end of a hold */
+void car_trouble_nap(car_local *local);                        /* call it without the lock */
+bool car_trouble_strikes(car_local *local, bool in_loop);      /* this rank starts something; true = it is lost */
+car_status car_trouble_explain(const car_local *local);        /* sets the error */
 void car_trouble_be_silent(car_local *local); /* if the rank is silent, waits until the hub has failed */
 
 #endif

@@ -2,7 +2,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/vector/vector.h"
 #include "transport/local/local_internal.h"
 
 /* Messages that are held back until this time or earlier may be delivered now. */
@@ -11,14 +10,6 @@ static double held_until(const car_local *local) {
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
-
-static void append(car_message **list, car_message *message) {
-    while (*list) {
-        list = &(*list)->next;
-    }
-    message->next = NULL;
-    *list = message;
-}
 
 /* Removes the first message of a list with this sender, and with the tag and name of `like`. NULL if there is none. */
 static car_message *take(car_message **list, int from, const car_message *like) {
@@ -33,13 +24,13 @@ static car_message *take(car_message **list, int from, const car_message *like) 
     return NULL;
 }
 
-static void pair(car_local *receiver, car_message *receive, car_message *send) {
-    receive->partner = send;
-    if (receiver->hub->trouble) {
-        car_trouble_hold(receiver, receive);
+/* Gives a rank's thread a message to move: a receive with a partner, or the one that completes a collective. */
+static void give(car_local *local, car_message *message) {
+    if (local->hub->trouble) {
+        car_trouble_hold(local, message);
     }
-    append(&receiver->matched, receive);
-    pthread_cond_signal(&receiver->wake);
+    car_message_append(&local->matched, message);
+    pthread_cond_signal(&local->wake);
 }
 
 static void start_send(car_local *local, car_message *message) {
@@ -47,9 +38,10 @@ static void start_send(car_local *local, car_message *message) {
     car_message *receive = take(&to->receives, local->base.rank, message);
     message->from = local->base.rank;
     if (receive) {
-        pair(to, receive, message);
+        receive->partner = message;
+        give(to, receive);
     } else {
-        append(&to->sends, message);
+        car_message_append(&to->sends, message);
     }
 }
 
@@ -80,16 +72,20 @@ static void start_message(car_local *local, car_message *message) {
         }
         return;
     }
-    car_message *send = take(&local->sends, message->peer, message);
+    message->partner = take(&local->sends, message->peer, message);
     message->from = message->peer;
-    if (send) {
-        pair(local, message, send);
+    if (message->partner) {
+        give(local, message);
     } else {
-        append(&local->receives, message);
+        car_message_append(&local->receives, message);
     }
 }
 
 /* ---- collectives ------------------------------------------------------------------------------ */
+
+size_t car_local_collective_bytes(const car_hub *hub) {
+    return sizeof(car_local_collective) + (size_t)hub->ranks * sizeof(car_message *);
+}
 
 static int group_size(const car_hub *hub, int group) {
     int size = 0;
@@ -99,31 +95,28 @@ static int group_size(const car_hub *hub, int group) {
     return size;
 }
 
-/* The collective that this rank joins: the next one of its group and kind. The first rank to join creates it; NULL if
- * it cannot. */
-static car_local_collective *find_collective(car_local *local, bool broadcast) {
+/* The place of the collective that this rank joins: the next one of its group and kind. The first rank to join creates
+ * it; the place is empty if it cannot. */
+static car_local_collective **find_collective(car_local *local, bool broadcast) {
     car_hub *hub = local->hub;
+    car_local_collective **place = &hub->collectives, *c = *place;
     int64_t number = local->collectives[broadcast]++;
-    for (car_local_collective *c = hub->collectives; c; c = c->next) {
-        if (c->group == local->group && c->broadcast == broadcast && c->number == number) {
-            return c;
-        }
+    while (c && (c->group != local->group || c->broadcast != broadcast || c->number != number)) {
+        place = &c->next;
+        c = *place;
     }
-    car_local_collective *c = NULL;
-    size_t bytes = sizeof *c + (size_t)hub->ranks * sizeof(car_message *);
-    if (car_context_allocate(hub->context, bytes, 1, &c) == CAR_OK) {
+    if (!c && car_context_allocate(hub->context, car_local_collective_bytes(hub), 1, place) == CAR_OK) {
+        c = *place;
         c->group = local->group;
         c->broadcast = broadcast;
         c->number = number;
-        c->next = hub->collectives;
-        hub->collectives = c;
     }
-    return c;
+    return place;
 }
 
 static void start_collective(car_local *local, car_message *message) {
     car_hub *hub = local->hub;
-    car_local_collective *c = find_collective(local, message->kind == CAR_MESSAGE_BROADCAST);
+    car_local_collective **place = find_collective(local, message->kind == CAR_MESSAGE_BROADCAST), *c = *place;
     if (!c) {
         car_hub_fail(hub);
         return;
@@ -132,25 +125,19 @@ static void start_collective(car_local *local, car_message *message) {
     if (++c->count < group_size(hub, local->group)) {
         return;
     }
-    car_local_collective **place = &hub->collectives;
-    while (*place && *place != c) {
-        place = &(*place)->next;
-    }
     *place = c->next;
-    c->held = hub->trouble ? car_clock_seconds() + car_trouble_delay(local) : 0;
-    c->next = local->complete; /* the last rank to join computes it */
-    local->complete = c;
     for (int r = 0; r < hub->ranks; r++) {
         hub->ends[r]->busy += c->messages[r] != NULL;
     }
-    pthread_cond_signal(&local->wake);
+    message->collective = c;
+    message->from = local->base.rank;
+    give(local, message); /* the last rank to join computes it */
 }
 
 void car_local_start(car_transport *transport, car_message *message) {
     car_local *local = car_local_of(transport);
     pthread_mutex_lock(&local->hub->lock);
     message->started = car_clock_seconds();
-    message->partner = NULL;
     message->paced = false;
     local->in_flight++;
     car_transport_count(transport, message);
@@ -177,7 +164,7 @@ static void finish(car_local *local, car_message *message, double now) {
     pthread_mutex_unlock(&local->hub->lock);
 }
 
-static void carry(car_local *local, car_message *receive) {
+static void copy(car_local *local, car_message *receive) {
     car_message *send = receive->partner;
     car_local *from = local->hub->ends[send->from];
     from->busy++;
@@ -193,40 +180,21 @@ static void carry(car_local *local, car_message *receive) {
     pthread_mutex_lock(&local->hub->lock);
 }
 
-static void add_doubles(double *sum, const double *addend, size_t count) {
-    for (size_t e = 0; e < count; e++) {
-        sum[e] += addend[e];
-    }
-}
-
-/* Adds in the order of ranks, whichever rank joined first. */
-static void add_up(const car_local_collective *c, int ranks) {
-    const car_vector *vector = car_vector_select();
-    car_message *first = NULL;
-    for (int r = 0; r < ranks; r++) {
-        car_message *message = c->messages[r];
-        if (message && first && message->doubles) {
-            add_doubles(first->data, message->data, message->bytes / sizeof(double));
-        } else if (message && first) {
-            vector->accumulate(first->data, message->data, (int64_t)(message->bytes / sizeof(float)));
-        }
-        first = first ? first : message;
-    }
-    for (int r = 0; r < ranks; r++) {
-        if (c->messages[r] && c->messages[r] != first) {
-            memcpy(c->messages[r]->data, first->data, first->bytes);
-        }
-    }
-}
-
-/* Copies from member `peer` to all others. The members of a group are numbered in the order of their ranks. */
-static void copy_to_all(const car_local_collective *c, int ranks) {
-    const car_message *source = NULL;
+/* A sum is added up at the first rank, in the order of ranks, whichever joined first. A broadcast comes from member
+ * `peer`; the members of a group are numbered in the order of their ranks. Either way all other ranks get a copy. */
+static void compute(const car_local_collective *c, int ranks) {
+    car_message *source = NULL;
     for (int r = 0, member = 0; r < ranks; r++) {
-        if (c->messages[r]) {
-            source = member == c->messages[r]->peer ? c->messages[r] : source;
-            member++;
+        car_message *message = c->messages[r];
+        if (!message) {
+            continue;
         }
+        if (!c->broadcast && source) {
+            car_message_add(message, source->data, message->data, message->bytes);
+        } else if (!c->broadcast || member == message->peer) {
+            source = message;
+        }
+        member++;
     }
     for (int r = 0; source && r < ranks; r++) {
         if (c->messages[r] && c->messages[r] != source) {
@@ -238,11 +206,7 @@ static void copy_to_all(const car_local_collective *c, int ranks) {
 static void complete(car_local *local, car_local_collective *c) {
     car_hub *hub = local->hub;
     pthread_mutex_unlock(&hub->lock);
-    if (c->broadcast) {
-        copy_to_all(c, hub->ranks);
-    } else {
-        add_up(c, hub->ranks);
-    }
+    compute(c, hub->ranks);
     double now = car_clock_seconds();
     for (int r = 0; r < hub->ranks; r++) {
         if (c->messages[r]) {
@@ -250,7 +214,7 @@ static void complete(car_local *local, car_local_collective *c) {
         }
     }
     pthread_mutex_lock(&hub->lock);
-    car_context_release(hub->context, c, sizeof *c + (size_t)hub->ranks * sizeof(car_message *), 1);
+    car_context_release(hub->context, c, car_local_collective_bytes(hub), 1);
 }
 
 /* ---- posts ------------------------------------------------------------------------------------ */
@@ -342,33 +306,24 @@ static car_message **find_matched(car_local *local) {
     }
     return place;
 }
-static car_local_collective **find_complete(car_local *local) {
-    double now = held_until(local);
-    car_local_collective **place = &local->complete;
-    while (*place && (*place)->held > now) {
-        place = &(*place)->next;
-    }
-    return place;
-}
-
-static bool has_work(car_local *local) {
-    return *find_matched(local) || *find_complete(local);
-}
 
 static bool move_one(car_local *local) {
-    car_message **matched = find_matched(local), *receive = *matched;
-    if (receive) {
-        *matched = receive->next;
-        carry(local, receive);
-        return true;
+    car_message **place = find_matched(local), *message = *place;
+    if (!message) {
+        return false;
     }
-    car_local_collective **done = find_complete(local), *c = *done;
-    if (c) {
-        *done = c->next;
-        complete(local, c);
-        return true;
+    *place = message->next;
+    if (message->kind == CAR_MESSAGE_RECEIVE) {
+        copy(local, message);
+    } else {
+        complete(local, message->collective);
     }
-    return false;
+    return true;
+}
+
+/* True if the loop is over for this rank's thread. */
+static bool is_over(const car_local *local) {
+    return local->hub->failed || (local->ending && local->in_flight == 0);
 }
 
 /* Waits for the other ranks, which may still be at work and expect statuses of this one. */
@@ -387,11 +342,11 @@ static void *run(void *argument) {
     car_local *local = argument;
     car_hub *hub = local->hub;
     pthread_mutex_lock(&hub->lock);
-    while (!hub->failed && !(local->ending && local->in_flight == 0)) {
+    while (!is_over(local)) {
         release_held(local);
         bool moved = move_one(local);
         hear(local, true);
-        if (!moved && !has_work(local) && !hub->failed && !(local->ending && local->in_flight == 0)) {
+        if (!moved && !*find_matched(local) && !is_over(local)) {
             doze(local);
         }
         car_trouble_be_silent(local); /* if this rank is silent */
@@ -421,25 +376,30 @@ car_status car_local_begin(car_transport *transport) {
     return CAR_OK;
 }
 
+/* Drops a complete collective that nobody will compute. */
+static void abandon(car_hub *hub, car_local_collective *c) {
+    for (int r = 0; r < hub->ranks; r++) {
+        if (c->messages[r] && hub->ends[r]) {
+            hub->ends[r]->busy--;
+            pthread_cond_signal(&hub->ends[r]->wake);
+        }
+    }
+    car_context_release(hub->context, c, car_local_collective_bytes(hub), 1);
+}
+
 /* After a failure: makes sure that no rank touches a message of this rank again. */
 static void withdraw(car_local *local) {
     car_hub *hub = local->hub;
     for (int r = 0; r < hub->ranks; r++) {
         car_local *end = hub->ends[r];
+        for (car_message *m = end ? end->matched : NULL; m; m = m->next) {
+            if (m->kind != CAR_MESSAGE_RECEIVE) {
+                abandon(hub, m->collective);
+            }
+        }
         if (end) {
             end->sends = end->receives = end->matched = end->held = NULL;
         }
-    }
-    while (local->complete) {
-        car_local_collective *c = local->complete;
-        local->complete = c->next;
-        for (int r = 0; r < hub->ranks; r++) {
-            if (c->messages[r] && hub->ends[r]) {
-                hub->ends[r]->busy--;
-                pthread_cond_signal(&hub->ends[r]->wake);
-            }
-        }
-        car_context_release(hub->context, c, sizeof *c + (size_t)hub->ranks * sizeof(car_message *), 1);
     }
     while (local->busy > 0) {
         pthread_cond_wait(&local->wake, &hub->lock);

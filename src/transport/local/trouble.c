@@ -26,11 +26,11 @@ double car_trouble_delay(car_local *local) {
     return draw(local) * (very ? t->very_late : t->late);
 }
 
-void car_trouble_hold(car_local *receiver, car_message *receive) {
-    receive->held = car_clock_seconds() + car_trouble_delay(receiver);
-    for (const car_message *m = receiver->matched; m && m != receive; m = m->next) {
-        bool before = m->from == receive->from && m->tag == receive->tag;
-        receive->held = before && m->held > receive->held ? m->held : receive->held;
+void car_trouble_hold(car_local *local, car_message *message) {
+    message->held = car_clock_seconds() + car_trouble_delay(local);
+    for (const car_message *m = local->matched; m && m != message; m = m->next) {
+        bool before = m->from == message->from && m->tag == message->tag;
+        message->held = before && m->held > message->held ? m->held : message->held;
     }
 }
 
@@ -41,9 +41,6 @@ double car_trouble_wake(const car_local *local, double until) {
     }
     for (const car_message *m = local->matched; m; m = m->next) {
         until = m->held < until ? m->held : until;
-    }
-    for (const car_local_collective *c = local->complete; c; c = c->next) {
-        until = c->held < until ? c->held : until;
     }
     return until;
 }

@@ -71,7 +71,7 @@ car_status car_mpi_renumber(car_transport *transport, bool in_turn) {
     MPI_Comm_set_errhandler(mpi->world, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi->world, &mpi->base.rank);
     MPI_Comm_free(&mpi->control);
-    CAR_TRY(car_mpi_duplicate(mpi, "carousel control", &mpi->control));
+    CAR_TRY(car_mpi_open_way(mpi, CAR_MPI_ALL, "carousel control", &mpi->control));
     CAR_TRY(car_mpi_find_machines(mpi));
 done:
     return status;

@@ -29,8 +29,8 @@ typedef struct car_ring_lane {
 
 /* All-reduces over the ranks of a group. Only the transport's thread uses this. */
 typedef struct car_ring {
-    int rank, size;            /* this rank's number in the group, and the group's size */
-    car_message *first, *last; /* waiting buckets; the first one has begun if `taken` > 0 */
+    int rank, size;       /* this rank's number in the group, and the group's size */
+    car_message *waiting; /* buckets; the first one has begun if `taken` > 0 */
     size_t taken, scratch_floats;
     int pieces; /* number of pieces begun so far */
     car_ring_lane lanes[CAR_RING_LANES];
@@ -71,9 +71,9 @@ typedef struct car_mpi {
 
     pthread_mutex_t lock; /* guards the members below */
     pthread_cond_t changed;
-    car_message *first, *last; /* messages to be started */
-    bool ending, failed;       /* failed: this rank may not wait for others any more */
-    car_mpi_post *posts;       /* posts to be sent */
+    car_message *new;    /* messages to be started */
+    bool ending, failed; /* failed: this rank may not wait for others any more */
+    car_mpi_post *posts; /* posts to be sent */
 } car_mpi;
 
 static inline car_mpi *car_mpi_of(car_transport *transport) {
@@ -103,14 +103,15 @@ void car_ring_release(car_mpi *mpi);
 car_status car_ring_start(car_mpi *mpi, car_message *bucket);
 car_status car_ring_go_on(car_mpi *mpi, car_ring_lane *lane); /* one of the lane's messages has finished */
 /* open.c */
+enum { CAR_MPI_ALL = -1 }; /* instead of a rank or a group: all ranks */
+/* Makes a communicator of the ranks that give the same group. */
+car_status car_mpi_open_way(car_mpi *mpi, int group, const char *name, MPI_Comm *out);
 /* Waits for a request that was just started with this code. */
 car_status car_mpi_await(car_mpi *mpi, int code, MPI_Request *request, const char *what);
 car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t bytes, void *out);
 /* machines.c */
 car_status car_mpi_renumber(car_transport *transport, bool in_turn);
 car_status car_mpi_find_machines(car_mpi *mpi);
-/* Duplicates the communicator of all ranks. */
-car_status car_mpi_duplicate(car_mpi *mpi, const char *name, MPI_Comm *out);
 /* posts.c. From the first loop on, the thread moves posts while it runs; in between, blocking calls do so while they
  * wait. Notes are moved only `in_loop`. car_mpi_move_posts returns true if a note arrived. */
 car_status car_mpi_post_to(car_transport *transport, car_post_kind kind, int to, const void *data, size_t bytes);

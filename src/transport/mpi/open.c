@@ -29,9 +29,11 @@ static void name_library(car_mpi *mpi) {
     }
 }
 
-car_status car_mpi_duplicate(car_mpi *mpi, const char *name, MPI_Comm *out) {
+car_status car_mpi_open_way(car_mpi *mpi, int group, const char *name, MPI_Comm *out) {
+    bool all = group == CAR_MPI_ALL;
+    int code = all ? MPI_Comm_dup(mpi->world, out) : MPI_Comm_split(mpi->world, group, mpi->base.rank, out);
     car_status status = CAR_OK;
-    CAR_TRY(car_mpi_check(mpi, MPI_Comm_dup(mpi->world, out), "MPI_Comm_dup"));
+    CAR_TRY(car_mpi_check(mpi, code, all ? "MPI_Comm_dup" : "MPI_Comm_split"));
     MPI_Comm_set_name(*out, name);
     MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
 done:
@@ -43,11 +45,11 @@ static car_status join(car_mpi *mpi) {
     car_status status = CAR_OK;
     CAR_TRY(car_mpi_enter(mpi));
     mpi->world = MPI_COMM_WORLD;
-    CAR_TRY(car_mpi_duplicate(mpi, "carousel world", &mpi->world));
+    CAR_TRY(car_mpi_open_way(mpi, CAR_MPI_ALL, "carousel world", &mpi->world));
     MPI_Comm_rank(mpi->world, &mpi->base.rank);
     MPI_Comm_size(mpi->world, &mpi->base.size);
     name_library(mpi);
-    CAR_TRY(car_mpi_duplicate(mpi, "carousel control", &mpi->control));
+    CAR_TRY(car_mpi_open_way(mpi, CAR_MPI_ALL, "carousel control", &mpi->control));
     CAR_TRY(car_mpi_create_posts(mpi));
     CAR_TRY(car_mpi_find_machines(mpi));
 done:
@@ -122,15 +124,6 @@ static int tags_of_library(void) {
     return tags < PROMISED_TAGS ? PROMISED_TAGS : tags;
 }
 
-static car_status split(car_mpi *mpi, int group, const char *name, MPI_Comm *out) {
-    car_status status = CAR_OK;
-    CAR_TRY(car_mpi_check(mpi, MPI_Comm_split(mpi->world, group, mpi->base.rank, out), "MPI_Comm_split"));
-    MPI_Comm_set_name(*out, name);
-    MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
-done:
-    return status;
-}
-
 static car_status prepare(car_transport *transport, int highest_tag, int group) {
     car_mpi *mpi = car_mpi_of(transport);
     car_status status = CAR_OK;
@@ -142,11 +135,11 @@ static car_status prepare(car_transport *transport, int highest_tag, int group) 
         mpi->data[mpi->data_count] = MPI_COMM_NULL;
     }
     for (int c = 0; c < needed; c++) {
-        CAR_TRY(car_mpi_duplicate(mpi, "carousel data", &mpi->data[c]));
+        CAR_TRY(car_mpi_open_way(mpi, CAR_MPI_ALL, "carousel data", &mpi->data[c]));
     }
-    CAR_TRY(car_mpi_duplicate(mpi, "carousel snapshots", &mpi->snapshots));
-    CAR_TRY(split(mpi, group, "carousel sums", &mpi->sums));
-    CAR_TRY(split(mpi, group, "carousel weights", &mpi->weights));
+    CAR_TRY(car_mpi_open_way(mpi, CAR_MPI_ALL, "carousel snapshots", &mpi->snapshots));
+    CAR_TRY(car_mpi_open_way(mpi, group, "carousel sums", &mpi->sums));
+    CAR_TRY(car_mpi_open_way(mpi, group, "carousel weights", &mpi->weights));
     car_ring_prepare(mpi);
 done:
     return status;
@@ -170,14 +163,8 @@ static car_status begin(car_transport *transport) {
 
 static void start(car_transport *transport, car_message *message) {
     car_mpi *mpi = car_mpi_of(transport);
-    message->next = NULL;
     pthread_mutex_lock(&mpi->lock);
-    if (mpi->last) {
-        mpi->last->next = message;
-    } else {
-        mpi->first = message;
-    }
-    mpi->last = message;
+    car_message_append(&mpi->new, message);
     pthread_cond_signal(&mpi->changed);
     pthread_mutex_unlock(&mpi->lock);
 }
@@ -253,29 +240,27 @@ car_status car_mpi_all_gather(car_transport *transport, const void *in, size_t b
     return car_mpi_await(mpi, code, &request, "MPI_Iallgather");
 }
 
-enum { TO_ALL = -1 };
-
-/* Sends data from one rank to another, or to all if `to` is TO_ALL. All ranks that take part call it. */
+/* Sends data from one rank to another, or to all if `to` is CAR_MPI_ALL. All ranks that take part call it. */
 static car_status carry(car_mpi *mpi, int from, int to, char *data, size_t bytes) {
     enum { HAND_OVER_TAG = 1 };
     car_status status = CAR_OK;
     for (size_t at = 0; status == CAR_OK && at < bytes; at += piece) {
         int now = (int)(bytes - at < piece ? bytes - at : piece), code = MPI_SUCCESS;
         MPI_Request request = MPI_REQUEST_NULL;
-        if (to == TO_ALL) {
+        if (to == CAR_MPI_ALL) {
             code = MPI_Ibcast(data + at, now, MPI_BYTE, from, mpi->control, &request);
         } else if (mpi->base.rank == from) {
             code = MPI_Isend(data + at, now, MPI_BYTE, to, HAND_OVER_TAG, mpi->control, &request);
         } else {
             code = MPI_Irecv(data + at, now, MPI_BYTE, from, HAND_OVER_TAG, mpi->control, &request);
         }
-        status = car_mpi_await(mpi, code, &request, to == TO_ALL ? "MPI_Ibcast" : "sending data");
+        status = car_mpi_await(mpi, code, &request, to == CAR_MPI_ALL ? "MPI_Ibcast" : "sending data");
     }
     return status;
 }
 
 static car_status broadcast(car_transport *transport, int from, void *data, size_t bytes) {
-    return carry(car_mpi_of(transport), from, TO_ALL, data, bytes);
+    return carry(car_mpi_of(transport), from, CAR_MPI_ALL, data, bytes);
 }
 
 static car_status hand_over(car_transport *transport, int from, int to, void *data, size_t bytes) {

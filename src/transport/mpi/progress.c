@@ -174,11 +174,11 @@ done:
  * more messages will come. *over: nothing is left to do. */
 static car_message *take_new(car_mpi *mpi, double nap, bool *ending, bool *over) {
     pthread_mutex_lock(&mpi->lock);
-    if (!mpi->first && !mpi->ending && nap > 0) {
+    if (!mpi->new && !mpi->ending && nap > 0) {
         car_clock_wait(&mpi->changed, &mpi->lock, nap);
     }
-    car_message *list = mpi->first;
-    mpi->first = mpi->last = NULL;
+    car_message *list = mpi->new;
+    mpi->new = NULL;
     *ending = mpi->ending;
     bool idle = !list && !mpi->held && mpi->flights.count == 0 && !mpi->posts;
     *over = mpi->ending && (mpi->failed || idle);
@@ -194,9 +194,7 @@ static void wait_for_others(car_mpi *mpi) {
     MPI_Pcontrol(0);
     MPI_Ibarrier(mpi->control, &all);
     while (!over && MPI_Test(&all, &over, MPI_STATUS_IGNORE) == MPI_SUCCESS && !over) {
-        bool ending = false, nothing = false;
         car_mpi_move_posts(mpi, false);
-        take_new(mpi, longest_nap, &ending, &nothing);
         if (car_mpi_has_given_up(mpi)) {
             return;
         }

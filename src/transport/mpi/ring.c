@@ -70,18 +70,7 @@ done:
 static void add_chunk(const car_ring *ring, car_ring_lane *lane) {
     int chunk = got_chunk(ring, lane);
     size_t begin = chunk_begin(ring, lane, chunk), end = chunk_begin(ring, lane, chunk + 1);
-    if (lane->bucket->doubles) {
-        double *doubles = (double *)(void *)(lane->data + begin);
-        for (size_t e = 0; e < (end - begin) / 2; e++) {
-            doubles[e] += ((const double *)(const void *)lane->scratch)[e];
-        }
-        return;
-    }
-    float *restrict sum = lane->data + begin;
-    const float *restrict addend = lane->scratch;
-    for (size_t e = 0; e < end - begin; e++) {
-        sum[e] += addend[e];
-    }
+    car_message_add(lane->bucket, lane->data + begin, lane->scratch, (end - begin) * sizeof(float));
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -89,7 +78,7 @@ static void add_chunk(const car_ring *ring, car_ring_lane *lane) {
 /* Begins the next piece of the first waiting bucket on a free lane. */
 static car_status begin_piece(car_mpi *mpi, car_ring_lane *lane) {
     car_ring *ring = &mpi->ring;
-    car_message *bucket = ring->first;
+    car_message *bucket = ring->waiting;
     size_t floats = bucket->bytes / sizeof(float), left = floats - ring->taken;
     car_status status = CAR_OK;
     lane->bucket = bucket;
@@ -100,10 +89,8 @@ static car_status begin_piece(car_mpi *mpi, car_ring_lane *lane) {
     bucket->pieces++;
     ring->taken += lane->count;
     if (ring->taken == floats) {
-        ring->first = bucket->next;
-        ring->last = ring->first ? ring->last : NULL;
+        ring->waiting = bucket->next;
         ring->taken = 0;
-        bucket->next = NULL;
         bucket->whole = true;
     }
     if (!lane->scratch) {
@@ -117,7 +104,7 @@ done:
 static car_status fill_lanes(car_mpi *mpi) {
     car_ring *ring = &mpi->ring;
     car_status status = CAR_OK;
-    for (int l = 0; l < CAR_RING_LANES && ring->first; l++) {
+    for (int l = 0; l < CAR_RING_LANES && ring->waiting; l++) {
         if (!ring->lanes[l].bucket) {
             CAR_TRY(begin_piece(mpi, &ring->lanes[l]));
         }
@@ -128,19 +115,13 @@ done:
 
 car_status car_ring_start(car_mpi *mpi, car_message *bucket) {
     car_ring *ring = &mpi->ring;
-    bucket->next = NULL;
     bucket->pieces = 0;
     bucket->whole = false;
     if (ring->size == 1 || bucket->bytes == 0) {
         mpi->base.events.finished(mpi->base.events.user, bucket);
         return CAR_OK;
     }
-    if (ring->last) {
-        ring->last->next = bucket;
-    } else {
-        ring->first = bucket;
-    }
-    ring->last = bucket;
+    car_message_append(&ring->waiting, bucket);
     return fill_lanes(mpi);
 }
 
