@@ -63,8 +63,9 @@ void car_pace_note_slot(car_pace *pace, int64_t slot) {
 }
 
 /* Uses the shortest of the recent steps: a step that waited for a paused rank must not slow down those after it. */
-void car_pace_note_step(car_pace *pace, double now, double computed) {
+bool car_pace_note_step(car_pace *pace, double now, double computed) {
     int64_t ended = pace->begun++;
+    bool saturated = false;
     if (ended > UNPACED_STEPS) {
         car_pace_step shortest = {now - pace->since, computed - pace->computed};
         pace->recent[(ended - 1) % CAR_PACE_STEPS] = shortest;
@@ -72,11 +73,12 @@ void car_pace_note_step(car_pace *pace, double now, double computed) {
             const car_pace_step *step = &pace->recent[s % CAR_PACE_STEPS];
             shortest = step->seconds < shortest.seconds ? *step : shortest;
         }
-        bool saturated = shortest.computing < least_computing * shortest.seconds;
+        saturated = shortest.computing < least_computing * shortest.seconds;
         atomic_store(&pace->seconds, saturated ? 0 : shortest.seconds);
     }
     pace->since = now;
     pace->computed = computed;
+    return saturated;
 }
 
 /* ---- the transport ----------------------------------------------------------------------------- */
