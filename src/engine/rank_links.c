@@ -13,8 +13,8 @@
  * Activations and their gradients are used in the next slot, so they are never held back.
  *
  * A message leaves when its receive is posted. With pacing, receives of finished sums are posted a whole period ahead,
- * so that these sums can leave at any time after they were made. Where the network is the bottleneck, receives of
- * partial sums are posted in the slot of their use. Posted earlier, they would share the link into the rank with
+ * so that these sums can leave at any time after they were made. Where ranks compute for less than half of a step,
+ * receives of partial sums are posted in the slot of their use. Posted earlier, they would share the link into the rank with
  * finished sums, which the rank waits for. At half the rate the longest loop of messages takes longer than the link
  * needs to carry them. */
 #include "engine/rank_internal.h"

@@ -20,6 +20,8 @@ static const double longest = 0.25;
 
 /* Where ranks compute for less than this part of a step, the network is the bottleneck. */
 static const double least_computing = 0.7;
+/* Where they compute for less than this part, it is so by far, and not because the machine is busy. */
+static const double far_from_computing = 0.5;
 
 enum { UNPACED_STEPS = 1 }; /* the first steps' times do not count, because the cycle fills */
 
@@ -73,8 +75,9 @@ bool car_pace_note_step(car_pace *pace, double now, double computed) {
             const car_pace_step *step = &pace->recent[s % CAR_PACE_STEPS];
             shortest = step->seconds < shortest.seconds ? *step : shortest;
         }
-        saturated = shortest.computing < least_computing * shortest.seconds;
-        atomic_store(&pace->seconds, saturated ? 0 : shortest.seconds);
+        bool bottleneck = shortest.computing < least_computing * shortest.seconds;
+        atomic_store(&pace->seconds, bottleneck ? 0 : shortest.seconds);
+        saturated = shortest.computing < far_from_computing * shortest.seconds;
     }
     pace->since = now;
     pace->computed = computed;
