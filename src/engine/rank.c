@@ -321,6 +321,7 @@ static void rewind_tasks(car_rank *rank, int64_t steps) {
     rank->ended = rank->begun = false;
     rank->told = 0;
     rank->step_begun = CAR_NONE;
+    rank->saturated = false;
     rank->computing = 0;
     rank->run = car_transport_loops(rank->transport);
     rank->send_slot = INT64_MIN;

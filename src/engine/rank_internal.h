@@ -219,6 +219,7 @@ struct car_rank {
     double *computed; /* for each micro-batch of a step: seconds of computing so far */
     double computes;  /* the same in total, of the micro-batch that ended last */
     bool paced;       /* its links are paced (rank_links.c) */
+    bool saturated;   /* ranks compute for less than half of a step; known only if `paced` */
     double computing; /* seconds that all threads together have computed in this run */
     /* The newest step of the plan in which a forward or backward has begun in this run; CAR_NONE = none. */
     int64_t step_begun;

@@ -3,8 +3,8 @@
  *
  * A message that the plan gives time to arrive may be held back until this many slots before its use:
  *
- *   partial sums    k to -2k   The receiver does not wait: it keeps its own gradient apart until the sum comes. So a
- *                   (zero -k)  sum may be late by up to 2k if the finished sum has more than 6k slots until its first
+ *   partial sums    k to -3k   The receiver does not wait: it keeps its own gradient apart until the sum comes. So a
+ *                   (zero -k)  sum may be late by up to 3k if the finished sum has more than 6k slots until its first
  *                              use, as most sums have under cdp-v1. Otherwise it leaves k slots before its use.
  *   finished sums   2k or 3k   Forwards wait for them, and most of the weights may queue up. 3k if the sum does not
  *                              have more than 6k slots as above.
@@ -13,7 +13,10 @@
  * Activations and their gradients are used in the next slot, so they are never held back.
  *
  * A message leaves when its receive is posted. With pacing, receives of finished sums are posted a whole period ahead,
- * so that these sums can leave at any time after they were made. */
+ * so that these sums can leave at any time after they were made. Where ranks compute for less than half of a step,
+ * receives of partial sums are posted in the slot of their use. Posted earlier, they would share the link into the rank with
+ * finished sums, which the rank waits for. At half the rate the longest loop of messages takes longer than the link
+ * needs to carry them. */
 #include "engine/rank_internal.h"
 #include "plan/names.h"
 #include "plan/placement.h"
@@ -62,17 +65,25 @@ int64_t car_rank_latest(const car_rank *rank, const car_task *send) {
     if (!car_task_moves_sum(send)) {
         return send->due - k;
     }
-    int64_t room = room_of(rank, send), late = rank->chains ? k : 2 * k;
+    int64_t room = room_of(rank, send), late = rank->chains ? k : 3 * k;
+    if (send->cargo == CAR_CARGO_PARTIAL && room > 0) { /* the finished sum keeps 4k slots */
+        return send->due + (room + 2 * k < late ? room + 2 * k : late);
+    }
     if (send->cargo == CAR_CARGO_PARTIAL) {
-        return room > 0 ? send->due + (room < late ? room : late) : send->due - k;
+        return send->due - k;
     }
     return send->due - (room > 0 ? 2 : 3) * k;
 }
 
 int64_t car_rank_slots_ahead(const car_rank *rank, const car_task *task) {
     int64_t ahead = car_plan_slots_ahead(rank->plan, task), period = car_plan_period(rank->plan);
-    bool early = rank->paced && task->kind == CAR_TASK_RECEIVE && task->cargo == CAR_CARGO_FINISHED;
-    return early && ahead < period ? period : ahead;
+    if (!rank->paced || task->kind != CAR_TASK_RECEIVE) {
+        return ahead;
+    }
+    if (task->cargo == CAR_CARGO_PARTIAL && rank->saturated) {
+        return 0;
+    }
+    return task->cargo == CAR_CARGO_FINISHED && ahead < period ? period : ahead;
 }
 
 void car_rank_note_slot(car_rank *rank, const car_task *task) {
@@ -80,7 +91,7 @@ void car_rank_note_slot(car_rank *rank, const car_task *task) {
     car_transport_note_slot(rank->transport, task->slot);
     if (first) {
         rank->step_begun = task->step;
-        car_transport_note_step(rank->transport, rank->computing / rank->config.threads);
+        rank->saturated = car_transport_note_step(rank->transport, rank->computing / rank->config.threads);
     }
 }
 
@@ -110,7 +121,7 @@ car_status car_rank_create_links(car_rank *rank) {
     size_t ranks = (size_t)rank->devices;
     double *bytes = NULL;
     car_status status = CAR_OK;
-    rank->paced = false;
+    rank->paced = rank->saturated = false;
     if (rank->alone || pacing == CAR_LINKS_UNPACED || (pacing == CAR_LINKS_PACED_BETWEEN_MACHINES && !several)) {
         return car_transport_pace(rank->transport, NULL);
     }

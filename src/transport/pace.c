@@ -20,6 +20,8 @@ static const double longest = 0.25;
 
 /* Where ranks compute for less than this part of a step, the network is the bottleneck. */
 static const double least_computing = 0.7;
+/* Where they compute for less than this part, it is so by far, and not because the machine is busy. */
+static const double far_from_computing = 0.5;
 
 enum { UNPACED_STEPS = 1 }; /* the first steps' times do not count, because the cycle fills */
 
@@ -63,8 +65,9 @@ void car_pace_note_slot(car_pace *pace, int64_t slot) {
 }
 
 /* Uses the shortest of the recent steps: a step that waited for a paused rank must not slow down those after it. */
-void car_pace_note_step(car_pace *pace, double now, double computed) {
+bool car_pace_note_step(car_pace *pace, double now, double computed) {
     int64_t ended = pace->begun++;
+    bool saturated = false;
     if (ended > UNPACED_STEPS) {
         car_pace_step shortest = {now - pace->since, computed - pace->computed};
         pace->recent[(ended - 1) % CAR_PACE_STEPS] = shortest;
@@ -72,11 +75,13 @@ void car_pace_note_step(car_pace *pace, double now, double computed) {
             const car_pace_step *step = &pace->recent[s % CAR_PACE_STEPS];
             shortest = step->seconds < shortest.seconds ? *step : shortest;
         }
-        bool saturated = shortest.computing < least_computing * shortest.seconds;
-        atomic_store(&pace->seconds, saturated ? 0 : shortest.seconds);
+        bool bottleneck = shortest.computing < least_computing * shortest.seconds;
+        atomic_store(&pace->seconds, bottleneck ? 0 : shortest.seconds);
+        saturated = shortest.computing < far_from_computing * shortest.seconds;
     }
     pace->since = now;
     pace->computed = computed;
+    return saturated;
 }
 
 /* ---- the transport ----------------------------------------------------------------------------- */

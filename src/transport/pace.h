@@ -59,8 +59,9 @@ car_status car_pace_create(car_pace *pace, car_context *context, const double *b
 void car_pace_destroy(car_pace *pace, car_context *context);
 void car_pace_rewind(car_pace *pace); /* before a loop */
 void car_pace_note_slot(car_pace *pace, int64_t slot);
-/* A step begins. `computed`: seconds that each thread of the rank has computed since the loop began, on average. */
-void car_pace_note_step(car_pace *pace, double now, double computed);
+/* A step begins. `computed`: seconds that each thread of the rank has computed since the loop began, on average. Returns
+ * true if the network is the bottleneck by far: ranks compute for less than half of a step. */
+bool car_pace_note_step(car_pace *pace, double now, double computed);
 
 /* For the implementations of transports: whether a send is paced at all; the state for a pass, `ending` if the loop ends;
  * whether a send may leave; it leaves. */

@@ -93,10 +93,8 @@ void car_transport_note_slot(car_transport *transport, int64_t slot) {
         car_pace_note_slot(&transport->pace, slot);
     }
 }
-void car_transport_note_step(car_transport *transport, double computed) {
-    if (transport->pace.links > 0) {
-        car_pace_note_step(&transport->pace, car_clock_seconds(), computed);
-    }
+bool car_transport_note_step(car_transport *transport, double computed) {
+    return transport->pace.links > 0 && car_pace_note_step(&transport->pace, car_clock_seconds(), computed);
 }
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events) {
     car_pace_rewind(&transport->pace);

@@ -180,10 +180,10 @@ car_status car_transport_prepare(car_transport *transport, int highest_tag, int 
 /* Paces the links of this rank from the next loop on (pace.h). bytes[r] is what a step of the plan sends to rank r in
  * messages that may be held back. NULL turns pacing off. */
 car_status car_transport_pace(car_transport *transport, const double *bytes);
-/* For pacing: a task of this slot begins; a step begins on this rank (`computed` as in car_pace_note_step). Call them in
- * the loop, from one thread at a time. */
+/* For pacing: a task of this slot begins; a step begins on this rank (arguments and result as in car_pace_note_step).
+ * Call them in the loop, from one thread at a time. */
 void car_transport_note_slot(car_transport *transport, int64_t slot);
-void car_transport_note_step(car_transport *transport, double computed);
+bool car_transport_note_step(car_transport *transport, double computed);
 /* Begins the loop. Until car_transport_end the transport's thread runs, and the blocking calls around the
  * loop must not be made. */
 car_status car_transport_begin(car_transport *transport, const car_transport_events *events);

@@ -127,13 +127,13 @@ static void test_slot(void **state) {
 static void test_saturated(void **state) {
     car_pace *pace = *state;
     const car_message message = send_to(1, 100, FAR);
-    for (int s = 0; s < 8; s++) {
-        car_pace_note_step(pace, 5 * s, s); /* steps of 5 s that compute for 1 s */
+    for (int s = 0; s < 8; s++) { /* steps of 5 s that compute for 1 s; the first ones do not count */
+        assert_int_equal(car_pace_note_step(pace, 5 * s, s), s > 1);
     }
     for (int n = 0; n < 20; n++) {
         assert_true(leaves(pace, 35, false, &message));
     }
-    car_pace_note_step(pace, 36, 8); /* the network has become faster */
+    assert_false(car_pace_note_step(pace, 36, 8)); /* the network has become faster */
     assert_true(leaves(pace, 36, false, &message));
     assert_false(leaves(pace, 36, false, &message));
 }

@@ -27,11 +27,15 @@ static void leave_at_exit(void) {
     }
 }
 
-/* Open MPI over TCP writes a large message to the socket in one go, and a beat after it waits until all of it has left.
- * With pieces of this size the beat waits only for a few of them. A value that the user has set is kept; other
- * libraries ignore it. */
+/* Settings of Open MPI over TCP. Values that the user has set are kept; other libraries ignore them.
+ *
+ * - It writes a large message to the socket in one go, and a beat after it waits until all of it has left. With pieces
+ *   of this size the beat waits only for a few of them.
+ * - A single connection does not keep a link busy all the time: BBR, for one, sends next to nothing for 0.2 s in every
+ *   10 s to measure the delay. With two connections to each rank the other one goes on. */
 static void keep_ways_open(void) {
     setenv("OMPI_MCA_btl_tcp_rdma_pipeline_frag_size", "262144", 0);
+    setenv("OMPI_MCA_btl_tcp_links", "2", 0);
 }
 
 /* Joins MPI if this process has not done so. Hold the lock. */
