@@ -44,9 +44,11 @@ typedef struct state {
     MPI_Request *waits;          /* requests of the tasks in `waiting` */
     int *held, held_count, ways; /* tasks of kind q that wait for their turn, and how many are in flight */
     int *waiting, wait_count;
-    double *buffer; /* for all messages, in and out: their contents do not matter */
-    double delay;   /* flops */
+    double delay; /* flops */
 } state;
+
+/* For all messages of all ranks, which are threads of one process: their contents do not matter. */
+static double *buffer;
 
 static void fail(const char *what, const char *path) {
     fprintf(stderr, "replay: %s %s\n", what, path);
@@ -140,7 +142,7 @@ static MPI_Request *add_request(state *s, int number) {
 }
 
 static void wait_for(state *s, int number, int rank, int tag, double bytes) {
-    MPI_Irecv(s->buffer, elements(bytes), MPI_DOUBLE, rank, tag, MPI_COMM_WORLD, add_request(s, number));
+    MPI_Irecv(buffer, elements(bytes), MPI_DOUBLE, rank, tag, MPI_COMM_WORLD, add_request(s, number));
 }
 
 /* The order of tasks of kind q. Of equal ones, the smaller number was ready first. */
@@ -171,7 +173,7 @@ static void release(state *s) {
         }
         s->held[best] = s->held[--s->held_count];
         s->ways++;
-        MPI_Issend(s->buffer, elements(t->amount), MPI_DOUBLE, t->who, t->tag, MPI_COMM_WORLD, add_request(s, number));
+        MPI_Issend(buffer, elements(t->amount), MPI_DOUBLE, t->who, t->tag, MPI_COMM_WORLD, add_request(s, number));
     }
 }
 
@@ -192,12 +194,12 @@ static void begin_task(state *s, int number) {
     const task *t = &s->tasks[number];
     if (t->kind == 'c' || t->kind == 'a') {
         int beside = s->device + (t->kind == 'c' ? 1 : 2) * s->devices;
-        MPI_Send(s->buffer, 1, MPI_DOUBLE, beside, GO, MPI_COMM_WORLD);
+        MPI_Send(buffer, 1, MPI_DOUBLE, beside, GO, MPI_COMM_WORLD);
         wait_for(s, number, beside, DONE, 8);
         return;
     }
     if (t->kind == 's') {
-        MPI_Isend(s->buffer, elements(t->amount), MPI_DOUBLE, t->who, t->tag, MPI_COMM_WORLD, add_request(s, number));
+        MPI_Isend(buffer, elements(t->amount), MPI_DOUBLE, t->who, t->tag, MPI_COMM_WORLD, add_request(s, number));
     } else if (t->kind == 'q') {
         s->held[s->held_count++] = number;
     }
@@ -271,13 +273,13 @@ static void carry(state *s) {
 
 /* A ring: parts go round twice, first to be added up, then to be distributed. (SMPI's own ring would copy data that
  * nobody reads.) */
-static void all_reduce(state *s, MPI_Comm reducers, double bytes) {
+static void all_reduce(MPI_Comm reducers, double bytes) {
     int ranks, rank;
     MPI_Comm_size(reducers, &ranks);
     MPI_Comm_rank(reducers, &rank);
     int count = elements(bytes / ranks), next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
     for (int round = 0; round < 2 * (ranks - 1); round++) {
-        MPI_Sendrecv(s->buffer, count, MPI_DOUBLE, next, 0, s->buffer, count, MPI_DOUBLE, previous, 0, reducers,
+        MPI_Sendrecv(buffer, count, MPI_DOUBLE, next, 0, buffer, count, MPI_DOUBLE, previous, 0, reducers,
                      MPI_STATUS_IGNORE);
     }
 }
@@ -293,16 +295,16 @@ static void serve(state *s, char kind, MPI_Comm reducers, double *marks) {
         if (t->kind != kind) {
             continue;
         }
-        MPI_Recv(s->buffer, 1, MPI_DOUBLE, s->device, GO, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Recv(buffer, 1, MPI_DOUBLE, s->device, GO, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         if (kind == 'c' && t->amount > 0) {
             smpi_execute_flops(t->amount);
         } else if (kind == 'a') {
-            all_reduce(s, reducers, t->amount);
+            all_reduce(reducers, t->amount);
         }
         if (kind == 'c' && t->who >= 0 && t->who < MOST_MARKS) {
             marks[t->who] = MPI_Wtime() - begin;
         }
-        MPI_Send(s->buffer, 1, MPI_DOUBLE, s->device, DONE, MPI_COMM_WORLD);
+        MPI_Send(buffer, 1, MPI_DOUBLE, s->device, DONE, MPI_COMM_WORLD);
     }
 }
 
@@ -324,7 +326,9 @@ int main(int argc, char **argv) {
     serves = "\0ca"[rank / s.devices];
     read_tasks(&s, path, serves);
     MPI_Comm_split(MPI_COMM_WORLD, rank / s.devices, rank, &reducers);
-    s.buffer = SMPI_SHARED_MALLOC((size_t)atof(argv[3]) + 4096);
+    if (rank == 0) {
+        buffer = SMPI_SHARED_MALLOC((size_t)atof(argv[3]) + 4096);
+    }
     MPI_Barrier(MPI_COMM_WORLD);
     if (serves) {
         serve(&s, serves, reducers, marks);
@@ -337,7 +341,9 @@ int main(int argc, char **argv) {
             printf("mark %d %.9f\n", step, marks[step]);
         }
     }
-    SMPI_SHARED_FREE(s.buffer);
+    if (rank == 0) {
+        SMPI_SHARED_FREE(buffer);
+    }
     for (int n = 0; n < s.count; n++) {
         free(s.tasks[n].dependents);
     }
