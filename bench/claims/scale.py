@@ -300,14 +300,22 @@ def smpi_rows(raw):
             yield smpi_row(cluster, model, shown_placement, workers, found)
 
 
+def growths(run):
+    """Seconds that each disturbance adds to a step."""
+    return [run["steps"][how] - run["steps"]["undisturbed"] for how in list(DISTURBANCES)[1:]]
+
+
+def disturbed_verdict(run, dp):
+    return verdict(max(mine - most for mine, most in zip(growths(run), growths(dp))), 0) if dp and dp is not run else ""
+
+
 def disturbed_rows(raw):
     for cluster, workers, who in disturbed(DISTURBED_WORKERS):
-        run = raw["runs"].get(disturbed_key(cluster, workers, who))
+        run, dp = (raw["runs"].get(disturbed_key(cluster, workers, rule)) for rule in (who, "dp"))
         if run:
-            calm, *others = (run["steps"][how] for how in DISTURBANCES)
             name = f"cdp-v2, slack {SLOTS}" if who == SLACK else who
-            yield [cluster, REPLAYED[cluster][0], workers, name, seconds(calm),
-                   *(f"{1000 * (step - calm):.1f} ms" for step in others)]  # fmt: skip
+            yield [cluster, REPLAYED[cluster][0], workers, name, seconds(run["steps"]["undisturbed"]),
+                   *(f"{1000 * more:.1f} ms" for more in growths(run)), disturbed_verdict(run, dp)]  # fmt: skip
 
 
 def plan_rows(raw, workers):
@@ -330,8 +338,8 @@ def tables(raw):
         found["smpi"] = table(["cluster", "model", "placement", "N", *(f"{rule}: plan, SMPI" for rule in RULES),
                                "apart at most", "within 5 %"], rows)  # fmt: skip
     if rows := list(disturbed_rows(raw)):
-        found["disturbed"] = table(["cluster", "model", "N", "rule", "step", *(f"{how}: longer by" for how in list(DISTURBANCES)[1:])],
-                                   rows)  # fmt: skip
+        longer = [f"{how}: longer by" for how in list(DISTURBANCES)[1:]]
+        found["disturbed"] = table(["cluster", "model", "N", "rule", "step", *longer, "at most dp's"], rows)
     return found
 
 

@@ -41,12 +41,14 @@ typedef struct state {
     task *tasks;
     int count, capacity, first, most_ahead;
     int *ready, ready_count;
-    MPI_Request *sends, *waits;  /* waits: requests of the tasks in `waiting` */
+    MPI_Request *waits;          /* requests of the tasks in `waiting` */
     int *held, held_count, ways; /* tasks of kind q that wait for their turn, and how many are in flight */
-    int *waiting, sent, send_capacity, wait_count;
-    double *buffer; /* for all messages, in and out: their contents do not matter */
-    double delay;   /* flops */
+    int *waiting, wait_count;
+    double delay; /* flops */
 } state;
+
+/* For all messages of all ranks, which are threads of one process: their contents do not matter. */
+static double *buffer;
 
 static void fail(const char *what, const char *path) {
     fprintf(stderr, "replay: %s %s\n", what, path);
@@ -107,7 +109,9 @@ static void read_tasks(state *s, const char *path, char only) {
                 fail("does not understand", path);
             }
         }
-        s->most_ahead = t.ahead > s->most_ahead ? t.ahead : s->most_ahead;
+        if (t.kind == 'r' && t.ahead > s->most_ahead) {
+            s->most_ahead = t.ahead;
+        }
         s->count++;
     }
     if (!feof(file)) {
@@ -130,15 +134,15 @@ static int elements(double bytes) {
     return (int)((bytes + 7) / 8);
 }
 
-static void send(state *s, int rank, int tag, double bytes) {
-    s->sends = grown(s->sends, s->sent, &s->send_capacity, sizeof *s->sends);
-    MPI_Isend(s->buffer, elements(bytes), MPI_DOUBLE, rank, tag, MPI_COMM_WORLD, &s->sends[s->sent++]);
+/* A place for the request of a task. Sends have one, too, although nobody waits for them: SimGrid searches all requests of
+ * a rank that have not been waited for each time one of them ends. */
+static MPI_Request *add_request(state *s, int number) {
+    s->waiting[s->wait_count] = number;
+    return &s->waits[s->wait_count++];
 }
 
 static void wait_for(state *s, int number, int rank, int tag, double bytes) {
-    int at = s->wait_count++;
-    MPI_Irecv(s->buffer, elements(bytes), MPI_DOUBLE, rank, tag, MPI_COMM_WORLD, &s->waits[at]);
-    s->waiting[at] = number;
+    MPI_Irecv(buffer, elements(bytes), MPI_DOUBLE, rank, tag, MPI_COMM_WORLD, add_request(s, number));
 }
 
 /* The order of tasks of kind q. Of equal ones, the smaller number was ready first. */
@@ -162,16 +166,14 @@ static void release(state *s) {
         for (int h = 1; h < s->held_count; h++) {
             best = goes_before(s, s->held[h], s->held[best]) ? h : best;
         }
-        int number = s->held[best], at = s->wait_count;
+        int number = s->held[best];
         const task *t = &s->tasks[number];
         if (s->ways >= WAYS && !goes_first(s, number)) {
             return;
         }
         s->held[best] = s->held[--s->held_count];
         s->ways++;
-        s->wait_count++;
-        MPI_Issend(s->buffer, elements(t->amount), MPI_DOUBLE, t->who, t->tag, MPI_COMM_WORLD, &s->waits[at]);
-        s->waiting[at] = number;
+        MPI_Issend(buffer, elements(t->amount), MPI_DOUBLE, t->who, t->tag, MPI_COMM_WORLD, add_request(s, number));
     }
 }
 
@@ -192,12 +194,12 @@ static void begin_task(state *s, int number) {
     const task *t = &s->tasks[number];
     if (t->kind == 'c' || t->kind == 'a') {
         int beside = s->device + (t->kind == 'c' ? 1 : 2) * s->devices;
-        send(s, beside, GO, 8);
+        MPI_Send(buffer, 1, MPI_DOUBLE, beside, GO, MPI_COMM_WORLD);
         wait_for(s, number, beside, DONE, 8);
         return;
     }
     if (t->kind == 's') {
-        send(s, t->who, t->tag, t->amount);
+        MPI_Isend(buffer, elements(t->amount), MPI_DOUBLE, t->who, t->tag, MPI_COMM_WORLD, add_request(s, number));
     } else if (t->kind == 'q') {
         s->held[s->held_count++] = number;
     }
@@ -217,6 +219,20 @@ static void post(state *s) {
     }
 }
 
+/* Waits until a request is finished, and returns its task. */
+static int wait_any(state *s) {
+    int came = MPI_UNDEFINED;
+    MPI_Waitany(s->wait_count, s->waits, &came, MPI_STATUS_IGNORE);
+    if (came == MPI_UNDEFINED) {
+        fail("waits for nothing on", "a device");
+    }
+    int number = s->waiting[came];
+    s->waits[came] = s->waits[--s->wait_count];
+    s->waiting[came] = s->waiting[s->wait_count];
+    s->ways -= s->tasks[number].kind == 'q';
+    return number;
+}
+
 static void carry(state *s) {
     size_t count = (size_t)s->count + 1;
     s->ready = calloc(count, sizeof *s->ready);
@@ -234,20 +250,12 @@ static void carry(state *s) {
         }
         post(s);
         release(s);
-        int came = MPI_UNDEFINED;
         if (s->ready_count > 0 || s->first == s->count) {
             continue;
         }
-        MPI_Waitany(s->wait_count, s->waits, &came, MPI_STATUS_IGNORE);
-        if (came == MPI_UNDEFINED) {
-            fail("waits for nothing on", "a device");
-        }
-        int number = s->waiting[came];
-        s->waits[came] = s->waits[--s->wait_count];
-        s->waiting[came] = s->waiting[s->wait_count];
-        if (s->tasks[number].kind == 'q') { /* it already counted as finished when it was handed in */
-            s->ways--;
-            continue;
+        int number = wait_any(s);
+        if (s->tasks[number].kind == 'q' || s->tasks[number].kind == 's') {
+            continue; /* it already counted as finished when it was handed in */
         }
         s->tasks[number].arrived = true;
         if (s->tasks[number].blockers == 0) {
@@ -255,28 +263,23 @@ static void carry(state *s) {
         }
     }
     while (s->held_count > 0) { /* those of the last tasks */
-        int came = MPI_UNDEFINED;
-        MPI_Waitany(s->wait_count, s->waits, &came, MPI_STATUS_IGNORE);
-        s->waits[came] = s->waits[--s->wait_count];
-        s->waiting[came] = s->waiting[s->wait_count];
-        s->ways--;
+        wait_any(s);
         release(s);
     }
     MPI_Waitall(s->wait_count, s->waits, MPI_STATUSES_IGNORE);
-    MPI_Waitall(s->sent, s->sends, MPI_STATUSES_IGNORE);
 }
 
 /* ---- the helpers ----------------------------------------------------------------------------- */
 
 /* A ring: parts go round twice, first to be added up, then to be distributed. (SMPI's own ring would copy data that
  * nobody reads.) */
-static void all_reduce(state *s, MPI_Comm reducers, double bytes) {
+static void all_reduce(MPI_Comm reducers, double bytes) {
     int ranks, rank;
     MPI_Comm_size(reducers, &ranks);
     MPI_Comm_rank(reducers, &rank);
     int count = elements(bytes / ranks), next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
     for (int round = 0; round < 2 * (ranks - 1); round++) {
-        MPI_Sendrecv(s->buffer, count, MPI_DOUBLE, next, 0, s->buffer, count, MPI_DOUBLE, previous, 0, reducers,
+        MPI_Sendrecv(buffer, count, MPI_DOUBLE, next, 0, buffer, count, MPI_DOUBLE, previous, 0, reducers,
                      MPI_STATUS_IGNORE);
     }
 }
@@ -292,16 +295,16 @@ static void serve(state *s, char kind, MPI_Comm reducers, double *marks) {
         if (t->kind != kind) {
             continue;
         }
-        MPI_Recv(s->buffer, 1, MPI_DOUBLE, s->device, GO, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Recv(buffer, 1, MPI_DOUBLE, s->device, GO, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         if (kind == 'c' && t->amount > 0) {
             smpi_execute_flops(t->amount);
         } else if (kind == 'a') {
-            all_reduce(s, reducers, t->amount);
+            all_reduce(reducers, t->amount);
         }
         if (kind == 'c' && t->who >= 0 && t->who < MOST_MARKS) {
             marks[t->who] = MPI_Wtime() - begin;
         }
-        MPI_Send(s->buffer, 1, MPI_DOUBLE, s->device, DONE, MPI_COMM_WORLD);
+        MPI_Send(buffer, 1, MPI_DOUBLE, s->device, DONE, MPI_COMM_WORLD);
     }
 }
 
@@ -323,7 +326,9 @@ int main(int argc, char **argv) {
     serves = "\0ca"[rank / s.devices];
     read_tasks(&s, path, serves);
     MPI_Comm_split(MPI_COMM_WORLD, rank / s.devices, rank, &reducers);
-    s.buffer = SMPI_SHARED_MALLOC((size_t)atof(argv[3]) + 4096);
+    if (rank == 0) {
+        buffer = SMPI_SHARED_MALLOC((size_t)atof(argv[3]) + 4096);
+    }
     MPI_Barrier(MPI_COMM_WORLD);
     if (serves) {
         serve(&s, serves, reducers, marks);
@@ -336,7 +341,9 @@ int main(int argc, char **argv) {
             printf("mark %d %.9f\n", step, marks[step]);
         }
     }
-    SMPI_SHARED_FREE(s.buffer);
+    if (rank == 0) {
+        SMPI_SHARED_FREE(buffer);
+    }
     for (int n = 0; n < s.count; n++) {
         free(s.tasks[n].dependents);
     }
@@ -345,7 +352,6 @@ int main(int argc, char **argv) {
     free(s.waits);
     free(s.waiting);
     free(s.held);
-    free(s.sends);
     MPI_Finalize();
     return 0;
 }

@@ -28,8 +28,9 @@ def read_task(text, slot):
     found = TASK.fullmatch(text)
     if not found or found.group(10):
         raise ReplayError(f"not a task that can be replayed: {text}")
-    kind, cargo, name, *rest = found.groups()
-    return Task(kind, cargo, name, *(None if value is None else int(value) for value in rest[:-1]), slot)
+    kind, cargo, name, worker, version, tied, step, piece, peer, _ = found.groups()
+    return Task(kind, cargo, name, worker and int(worker), version and int(version), tied and int(tied), step and int(step),
+                piece and int(piece), peer and int(peer), slot)  # fmt: skip
 
 
 class Table:
@@ -47,12 +48,14 @@ class Table:
         if not self.ahead or len(self.waits) != self.devices:
             raise ReplayError("the table was printed without the edges of its devices: use --dump --edges")
 
-    def tasks_of(self, device):
+    def tasks_of(self, device, begins=""):
+        """The tasks of a device, or those whose text begins with one of the given words."""
         found = []
         for line in self.tasks[device].splitlines():
             if not line.startswith("#"):
                 slot, tasks = line.split(": ", 1)
-                found += [read_task(word, int(slot)) for word in tasks.split()]
+                slot = int(slot)
+                found += [read_task(word, slot) for word in tasks.split() if word.startswith(begins)]
         return found
 
     def edges_of(self, device):
@@ -118,9 +121,8 @@ class Schedule:
         Messages between two devices with one tag follow each other."""
         posted = collections.defaultdict(collections.deque)
         for device in range(self.devices if self.ordered else 0):
-            for task in self.table.tasks_of(device):
-                if task.kind == "R" and task.cargo in "ps":
-                    posted[task.peer, device, self.tag(task)].append(task.slot - self.ahead(task))
+            for task in self.table.tasks_of(device, ("Rp", "Rs")):
+                posted[task.peer, device, self.tag(task)].append(task.slot - self.ahead(task))
         return posted
 
     def step_of(self, task):
@@ -185,14 +187,13 @@ class Schedule:
         if first > 0 and self.cyclic:  # devices begin one after another
             lines.append(["w", 0, 0, 0, 0, self.flops / self.plan["period_slots"] * first, 0])
         for number, task in enumerate(tasks):
+            before = set(edges.get(number, ()))
             # Tasks that wait for a reduction wait for the last one of its bucket, which waits for all of them.
-            before = {last_of.get(n, n) for n in edges.get(number, ())}
-            before |= {n for n in members[number] if n != number}
+            if last_of.get(number, number) == number and last_of:
+                before = {last_of.get(n, n) for n in before} | {n for n in members[number] if n != number}
             if task.kind in "FB":
                 before |= {computed} - {None}
                 computed = number
-            if number in last_of and last_of[number] != number:
-                before = set(edges.get(number, ()))
             lines.append([*self.line(device, number, task, filled), len(before), *sorted(before)])
         return lines
 
