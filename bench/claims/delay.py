@@ -79,8 +79,6 @@ def resnet20_runs(lengths):
     for epochs in lengths:
         for seed in range(1, SEEDS[epochs] + 1):
             for name, settings in SGD_RULES.items():
-                if epochs > 3 and "accumulate" in settings:
-                    continue
                 yield image_key("resnet20", epochs, name, seed), {
                     **IMAGES, "model": "resnet20", "epochs": epochs, "warmup": warmup_of(epochs * EPOCH), "seed": seed,
                     **settings}  # fmt: skip

@@ -13,9 +13,9 @@ static double memory_of(const car_optimizer_config *config) {
     return car_optimizer_method_of(config)->memory(config);
 }
 
-/* Only the first of a worker's M micro-batches can be late, so with M of them there is 1/M as much to correct. Both
- * coefficients are therefore those of M = 1 divided by M. Where every stage is late, SGD looks further ahead, by as much as
- * Nesterov's momentum does. */
+/* Only the first of a worker's M micro-batches can be late, so there is 1/M as much to correct as with one: c =
+ * momentum / M, a = 1 / M. Where every stage is late, SGD also looks ahead as far as Nesterov's momentum does: c =
+ * momentum * (1 + momentum / M). */
 car_correction car_correction_choose(const car_plan_config *plan, const car_optimizer_config *config) {
     car_lateness late = car_rule_info_of(plan->rule)->late;
     double memory = memory_of(config), several = plan->accumulate > 1 ? plan->accumulate : 1;
