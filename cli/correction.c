@@ -68,28 +68,45 @@ void car_train_describe_correction(const car_train_run *t, char *text, size_t ca
     }
 }
 
+static const char in_use[] = "delay-correction-in-use"; /* in a checkpoint: what auto chose, or Nesterov */
+
+static void write_correction(const car_train_run *t, char *text, size_t capacity) {
+    if (t->optimizer.nesterov) {
+        snprintf(text, capacity, "Nesterov momentum");
+    } else {
+        car_correction_text(&t->optimizer.correction, text, capacity);
+    }
+}
+
+void car_train_add_correction(const car_train_run *t, cJSON *configuration) {
+    char text[80];
+    write_correction(t, text, sizeof text);
+    cJSON_AddStringToObject(configuration, in_use, text);
+}
+
 /* Runs older than the option had no correction. */
-static const char *correction_then(const cJSON *then) {
+static const char *option_then(const cJSON *then) {
     const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(then, "delay-correction"));
     return text ? text : "off";
 }
 
 void car_train_default_correction(cJSON *then) {
     if (then && !cJSON_GetObjectItemCaseSensitive(then, "delay-correction")) {
-        cJSON_AddStringToObject(then, "delay-correction", correction_then(then));
+        cJSON_AddStringToObject(then, "delay-correction", option_then(then));
     }
 }
 
 void car_train_tell_correction(const car_train_run *t, const cJSON *then, bool has_last) {
-    const char *before = correction_then(then);
+    const char *used = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(then, in_use));
     char now[80];
-    if (!then || strcmp(before, t->options.delay_correction) == 0) {
+    write_correction(t, now, sizeof now);
+    /* Older checkpoints hold only the option. */
+    if (!then || (used ? strcmp(used, now) : strcmp(option_then(then), t->options.delay_correction)) == 0) {
         return;
     }
-    car_correction_text(&t->optimizer.correction, now, sizeof now);
     car_context_log(
-        t->context, CAR_LOG_WARNING, "the delay correction was %s; from here on it is %s%s", before,
-        t->optimizer.nesterov ? "Nesterov momentum" : now,
+        t->context, CAR_LOG_WARNING, "the delay correction was %s; from here on it is %s%s",
+        used ? used : option_then(then), now,
         t->optimizer.correction.a != 0 && !has_last
             ? "; the change of the gradient counts from the second step on, because the last gradient was not saved"
             : "");

@@ -17,6 +17,7 @@ enum { MOST_STEPS = 1000000000 }; /* the limit of --steps */
 /* Stores the options, with all values that were chosen, in later checkpoints. */
 static car_status keep_configuration(car_train_run *t) {
     cJSON *json = car_train_config_of(&t->options);
+    car_train_add_correction(t, json);
     char *text = json ? cJSON_PrintUnformatted(json) : NULL;
     car_status status = text ? car_run_set_configuration(t->run, text)
                              : car_context_fail(t->context, CAR_ERROR_MEMORY, "out of memory for the configuration");

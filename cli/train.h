@@ -140,6 +140,8 @@ void car_train_show_rules(const car_train_run *t); /* prints how many parameters
 
 /* The text about it in the first line that a run prints. */
 void car_train_describe_correction(const car_train_run *t, char *text, size_t capacity);
+/* Adds the correction that is used, which --delay-correction auto does not tell, to a checkpoint's configuration. */
+void car_train_add_correction(const car_train_run *t, cJSON *configuration);
 /* Adds the default to the configuration of a run that is older than the option. */
 void car_train_default_correction(cJSON *then);
 /* Warns if a resumed run has another correction. `has_last`: the checkpoint is complete. */

@@ -19,7 +19,7 @@ static double memory_of(const car_optimizer_config *config) {
 car_correction car_correction_choose(const car_plan_config *plan, const car_optimizer_config *config) {
     car_lateness late = car_rule_info_of(plan->rule)->late;
     double memory = memory_of(config), several = plan->accumulate > 1 ? plan->accumulate : 1;
-    bool ahead = late == CAR_LATE_EVERYWHERE && car_optimizer_method_of(config)->info.has_nesterov;
+    bool ahead = late == CAR_LATE_EVERYWHERE && car_optimizer_method_of(config)->looks_ahead;
     if (late == CAR_LATE_NEVER || memory <= 0) {
         return (car_correction){0};
     }

@@ -35,6 +35,8 @@ typedef struct car_optimizer_method {
     double (*memory)(const car_optimizer_config *config);
     /* True if a correction needs momentum, and is not applied without it. */
     bool corrects_memory;
+    /* True if its correction looks further ahead where every gradient is late. */
+    bool looks_ahead;
     /* The warm-up under rules that are late everywhere, as a share `part` / `of` of all steps (docs/delay.md). */
     struct {
         int64_t part, of;

@@ -92,7 +92,15 @@ grep -q "the delay correction was off; from here on it is c 0.9, a 1; the change
 train changed --resume --steps 9
 grep -q "not exactly" "$directory/log" && fail "the last gradient was not kept"
 train changed --resume --steps 10 --delay-correction 0.5,0
-grep -q "the delay correction was 0.9,1; from here on it is c 0.5, a 0" "$directory/log" || fail "yet another: $(cat "$directory/log")"
+grep -q "the delay correction was c 0.9, a 1; from here on it is c 0.5, a 0" "$directory/log" || fail "yet another: $(cat "$directory/log")"
+
+# What auto chose is kept with the checkpoint: a change of it is not silent, and the same choice needs no words.
+train auto "${net[@]}" --rule cdp-v1 --steps 4
+train auto --resume --steps 6
+grep -q "delay correction was" "$directory/log" && fail "the same choice of auto: $(cat "$directory/log")"
+train auto --resume --steps 8 --momentum 0.5
+grep -q "the delay correction was c 1.71, a 1; from here on it is c 0.75, a 1" "$directory/log" ||
+    fail "another choice of auto: $(cat "$directory/log")"
 
 # The plan counts what a run keeps.
 bytes() { # FIELD OPTIONS...

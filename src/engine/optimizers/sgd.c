@@ -41,6 +41,7 @@ const car_optimizer_method car_optimizer_sgd = {
     .states = states,
     .memory = memory,
     .corrects_memory = true,
+    .looks_ahead = true,
     .warmup = {1, 6},
     .update = update,
 };
