@@ -8,6 +8,7 @@
 
 #include "carousel/convention.h"
 #include "cli.h"
+#include "weights.h"
 
 static bool is_token_file(const char *path) {
     size_t length = strlen(path);
@@ -56,6 +57,9 @@ car_status car_cli_open_language(car_cli_language *model) {
     car_status status = car_language_open(model->context, model->place, &model->config, &model->language);
     if (status == CAR_ERROR_ARGUMENT && model->config.heads == 0) {
         return car_cli_add_hint(model->context, status, "give --heads N");
+    }
+    if (status == CAR_OK) {
+        car_cli_say_weights(model->place, car_language_path(model->language));
     }
     if (status == CAR_OK && !car_language_tokenizer(model->language)) {
         status = car_context_fail(model->context, CAR_ERROR_IO,

@@ -6,12 +6,17 @@
 
 #include "cli.h"
 
-static void say_which(const char *place, const car_trained *trained) {
-    const char *path = car_trained_path(trained), *name = strrchr(path, '/');
-    const car_weights_load_report *report = car_trained_report(trained);
-    if (strcmp(place, path) != 0 && name && strcmp(name + 1, "weights.safetensors") != 0) {
+void car_cli_say_weights(const char *place, const char *path) {
+    const char *name = strrchr(path, '/');
+    bool is_last = name && (strcmp(name + 1, "weights.safetensors") == 0 || strcmp(name + 1, "model.safetensors") == 0);
+    if (strcmp(place, path) != 0 && name && !is_last) {
         fprintf(stderr, "carousel: using %s; the last weights are in weights.safetensors\n", path);
     }
+}
+
+static void say_what_is_left(const car_trained *trained) {
+    const char *path = car_trained_path(trained);
+    const car_weights_load_report *report = car_trained_report(trained);
     if (report->left_over > 0) {
         fprintf(stderr, "carousel: warning: %s has %d tensors that %s does not know: %s\n", path, report->left_over,
                 car_trained_model(trained)->name, report->left_over_names);
@@ -25,7 +30,8 @@ car_status car_cli_open_weights(car_context *context, const char *place, const c
         return car_cli_add_hint(context, CAR_ERROR_ARGUMENT, "give --model NAME");
     }
     if (status == CAR_OK) {
-        say_which(place, *out);
+        car_cli_say_weights(place, car_trained_path(*out));
+        say_what_is_left(*out);
     }
     return status;
 }

@@ -5,7 +5,8 @@
  *     car_language_generator(language), car_language_tokenizer(language)
  *
  *   `place` can be             where the parts are
- *   a run of `carousel train`  config.json (ours), weights.safetensors, tokenizer.json
+ *   a run of `carousel train`  config.json (ours), tokenizer.json, and the first there is of best.safetensors,
+ *                              average.safetensors and weights.safetensors
  *   a checkpoint of a run      weights.safetensors; the rest is two folders up
  *   a Hugging Face folder      config.json (theirs), model.safetensors, tokenizer.json or vocab.json and merges.txt
  *   a weights file             whatever of these is beside it, or what the configuration says */
@@ -41,6 +42,8 @@ car_generator *car_language_generator(car_language *language);
 const car_tokenizer *car_language_tokenizer(const car_language *language);
 /* The folder in which the tokenizer was looked for. */
 const char *car_language_folder(const car_language *language);
+/* The file of the weights. */
+const char *car_language_path(const car_language *language);
 /* Length of the sequences that it was trained on, in tokens; 0 if unknown. */
 int car_language_sequence(const car_language *language);
 

@@ -118,17 +118,20 @@ static car_status find_weights(car_context *context, const char *typed, bool is_
         snprintf(out->folder, sizeof out->folder, "%.*s", length > 0 ? length : 1, slash ? typed : ".");
         return CAR_OK;
     }
+    /* Of a run the best weights, as `eval` and `predict` do. */
+    static const char *const names[] = {"model.safetensors", "best.safetensors", "average.safetensors",
+                                        "weights.safetensors"};
     snprintf(out->folder, sizeof out->folder, "%s", typed);
-    CAR_TRY(join(context, typed, "model.safetensors", out->weights));
-    if (access(out->weights, F_OK) != 0) {
-        CAR_TRY(join(context, typed, "weights.safetensors", out->weights));
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        CAR_TRY(join(context, typed, names[n], out->weights));
+        if (access(out->weights, F_OK) == 0) {
+            return CAR_OK;
+        }
     }
-    if (access(out->weights, F_OK) != 0) {
-        status = car_context_fail(context, CAR_ERROR_IO,
-                                  "%s has neither weights.safetensors nor model.safetensors; for a run that has not "
-                                  "ended, give one of its checkpoints: RUN/checkpoints/step-T",
-                                  typed);
-    }
+    status = car_context_fail(context, CAR_ERROR_IO,
+                              "%s has neither weights.safetensors nor model.safetensors; for a run that has not "
+                              "ended, give one of its checkpoints: RUN/checkpoints/step-T",
+                              typed);
 done:
     return status;
 }
@@ -205,6 +208,7 @@ static car_status open_place(car_language *language, const char *typed, const ca
     car_status status = CAR_OK;
     CAR_TRY(find_place(language->context, typed, config, &found));
     CAR_TRY(car_context_copy_text(language->context, found.folder, &language->folder));
+    CAR_TRY(car_context_copy_text(language->context, found.weights, &language->path));
     generator.heads = found.heads;
     generator.eps = found.eps > 0 ? found.eps : generator.eps;
     generator.threads = config->threads ? config->threads : generator.threads;
@@ -238,6 +242,7 @@ void car_language_close(car_language *language) {
     if (language) {
         car_tokenizer_destroy(language->tokenizer);
         car_generator_close(language->generator);
+        car_context_release_text(language->context, language->path);
         car_context_release_text(language->context, language->folder);
         car_context_release(language->context, language, 1, sizeof *language);
     }
@@ -253,6 +258,10 @@ const car_tokenizer *car_language_tokenizer(const car_language *language) {
 
 const char *car_language_folder(const car_language *language) {
     return language ? language->folder : NULL;
+}
+
+const char *car_language_path(const car_language *language) {
+    return language ? language->path : NULL;
 }
 
 int car_language_sequence(const car_language *language) {

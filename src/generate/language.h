@@ -12,6 +12,7 @@ struct car_language {
     car_generator *generator;
     car_tokenizer *tokenizer; /* NULL if none was found */
     char *folder;             /* where settings and tokenizer are looked for */
+    char *path;               /* of the weights */
     int sequence;             /* 0: unknown */
 };
 

@@ -56,6 +56,12 @@ cmp -s 4.log 6.log || fail "the export generates something else: $(diff 4.log 6.
 # report
 grep -qE '"perplexity": ?[0-9.]+' play.html || fail "the page has no perplexity"
 
+# ---- the best weights are used, as in eval
+
+cp play/weights.safetensors play/best.safetensors
+expect 0 "using play/best.safetensors" generate play --prompt "To be" --tokens 2
+rm play/best.safetensors
+
 # ---- more ways to generate
 
 generate() { "$CAROUSEL" generate play --tokens 20 "$@" </dev/null || fail "generate $*"; }
