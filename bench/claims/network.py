@@ -173,7 +173,7 @@ def headline(raw):
     for name in network.TASKS:
         found = [ratios(raw, name, who, "exposed_s") for who in network.JUDGED]
         if all(found):
-            said.append(f"{name} " + ", ".join(f"{spread(f.values())['median']:.2f}" for f in found))
+            said.append(f"{name} " + ", ".join(f"{spread(f.values())['median']:z.2f}" for f in found))
     return [[f"exposed communication over overlapped dp's where sending 2 Ψ_P takes {network.SHARE} of a step, 4 ranks: "
              f"cdp-v1, cdp-v2 with slack", "; ".join(said)]] if said else []  # fmt: skip
 
