@@ -35,8 +35,12 @@ RULES = {
     "cdp-v2": {"rule": "cdp-v2"},
     "cdp-v1, off": {"rule": "cdp-v1", "delay-correction": "off"},
     "cdp-v1": {"rule": "cdp-v1"},
+    "cdp-v1, M 2": {"rule": "cdp-v1", "accumulate": 2},  # with half the batch
 }
-OFF = ("cdp-v2, off", "cdp-v1, off")  # for AdamW and Muon at dp's best rate only
+# Not swept by AdamW and Muon: they use the best rate of another rule.
+OFF = ("cdp-v2, off", "cdp-v1, off")
+RATE_OF = {"cdp-v2, off": "dp", "cdp-v1, off": "dp", "cdp-v1, M 2": "cdp-v1"}
+SWEPT = [name for name in RULES if name not in RATE_OF]
 PAPER_RULES = ("dp", "cdp-v2, off", "cdp-v2", "cdp-v1")
 
 IMAGES = {"workers": 4, "batch": 32, "threads": 2, "lr": 0.1, "momentum": 0.9, "weight-decay": 5e-4,
@@ -54,7 +58,7 @@ LONG_STEPS = 1600
 RATES = {"adamw": (5e-4, 1e-3, 2e-3, 4e-3), "muon": (0.005, 0.01, 0.02, 0.04)}
 TARGETS = {"cdp-v2": {3: -0.5, 10: -0.5}, "cdp-v1": {3: -1.5, 10: -0.7},
            "cdp-v1, M 2": {3: -1.5, 10: -0.7}}  # fmt: skip # points, less one standard error
-LOSS_TARGETS = {"cdp-v2": 0.02, "cdp-v1": 0.10}
+LOSS_TARGETS = {"cdp-v2": 0.02, "cdp-v1": 0.10, "cdp-v1, M 2": 0.10}
 
 
 def warmup_of(steps, optimizer="sgd"):
@@ -98,16 +102,17 @@ def sweep_key(model, optimizer, name, rate, seed=1, steps=None):
 
 def sweep_settings(model, optimizer, name, rate, seed=1, steps=None):
     steps = steps or STEPS[model]
-    return {**MODELS[model], "model": model, "optimizer": optimizer, "lr": rate, "lr-schedule": "cosine",
+    batch = MODELS[model]["batch"] // RULES[name].get("accumulate", 1)
+    return {**MODELS[model], "batch": batch, "model": model, "optimizer": optimizer, "lr": rate, "lr-schedule": "cosine",
             "steps": steps, "warmup": warmup_of(steps, optimizer), "checkpoint-every": 100, "keep": 1, "seed": seed,
             **RULES[name]}  # fmt: skip
 
 
 def best_rate(runs, model, optimizer, name):
-    """The best rate among the runs with the first seed, or None if there are none. Rules without a correction use dp's."""
+    """The best rate among the runs with the first seed, or None if there are none."""
     found = []
     for rate in RATES[optimizer]:
-        run = runs.get(sweep_key(model, optimizer, "dp" if name in OFF else name, rate))
+        run = runs.get(sweep_key(model, optimizer, RATE_OF.get(name, name), rate))
         if run and run["eval_loss"] is not None:
             found.append((run["eval_loss"], rate))
     return min(found)[1] if found else None
@@ -167,18 +172,18 @@ def measure_sweeps(store, options, model, data):
 
     for optimizer, rates in RATES.items():
         for rate in rates:
-            for name in [name for name in RULES if name not in OFF]:
+            for name in SWEPT:
                 train(model, optimizer, name, rate)
         for name in RULES:
             rate = best_rate(store.runs, model, optimizer, name)
-            for seed in () if not rate else (1,) if name in OFF else (2, 3):
+            for seed in () if not rate else (1,) if name in OFF else (1, 2, 3):
                 train(model, optimizer, name, rate, seed)
 
 
 def measure_long_sweeps(store, options, data):
-    """One long run of each rule but the uncorrected ones, at the best rate of the short runs."""
+    """One long run of each rule that was swept, at the best rate of the short runs."""
     for optimizer in RATES:
-        for name in [name for name in RULES if name not in OFF]:
+        for name in SWEPT:
             run = ("gpt2-nano", optimizer, name, best_rate(store.runs, "gpt2-nano", optimizer, name), 1, LONG_STEPS)
             if run[3] and options.only in sweep_key(*run):
                 store.train(sweep_key(*run), {**sweep_settings(*run), "data": data}, figures_of)
@@ -282,7 +287,7 @@ def rates_table(raw):
     rows = []
     for model in MODELS:
         for optimizer, rates in RATES.items():
-            for name in [name for name in RULES if name not in OFF]:
+            for name in SWEPT:
                 runs = [raw["runs"].get(sweep_key(model, optimizer, name, rate)) for rate in rates]
                 cells = [f"{rate:g}: {run['eval_loss']:.3f}" if run else "–" for rate, run in zip(rates, runs)]
                 if any(runs):
@@ -298,7 +303,7 @@ def best_losses(raw, model, optimizer, name):
 
 def is_swept(raw, model, optimizer, name):
     """Whether all rates of a rule were tried; before that, the best one is unknown."""
-    keys = [sweep_key(model, optimizer, name, rate, 1, STEPS[model]) for rate in RATES[optimizer]]
+    keys = [sweep_key(model, optimizer, RATE_OF.get(name, name), rate, 1, STEPS[model]) for rate in RATES[optimizer]]
     return all(key in raw["runs"] for key in keys)
 
 
