@@ -50,7 +50,10 @@ def commit():
             source = re.search(r"CMAKE_HOME_DIRECTORY:INTERNAL=(.*)", file.read()).group(1)
     except (OSError, AttributeError):
         pass
-    return output_of("git", "-C", source, "describe", "--always", "--tags", "--dirty") or "unknown"
+    name = output_of("git", "-C", source, "describe", "--always", "--tags")
+    # Not results/: it changes with each run that is measured.
+    changed = output_of("git", "-C", source, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+    return f"{name}-dirty" if name and changed else name or "unknown"
 
 
 def compiler():

@@ -37,10 +37,8 @@ RULES = {
     "cdp-v1": {"rule": "cdp-v1"},
     "cdp-v1, M 2": {"rule": "cdp-v1", "accumulate": 2},  # with half the batch
 }
-# Not swept by AdamW and Muon: they use the best rate of another rule.
-OFF = ("cdp-v2, off", "cdp-v1, off")
-RATE_OF = {"cdp-v2, off": "dp", "cdp-v1, off": "dp", "cdp-v1, M 2": "cdp-v1"}
-SWEPT = [name for name in RULES if name not in RATE_OF]
+OFF = ("cdp-v2, off", "cdp-v1, off")  # for AdamW and Muon at dp's best rate only
+SWEPT = [name for name in RULES if name not in OFF]
 PAPER_RULES = ("dp", "cdp-v2, off", "cdp-v2", "cdp-v1")
 
 IMAGES = {"workers": 4, "batch": 32, "threads": 2, "lr": 0.1, "momentum": 0.9, "weight-decay": 5e-4,
@@ -109,10 +107,10 @@ def sweep_settings(model, optimizer, name, rate, seed=1, steps=None):
 
 
 def best_rate(runs, model, optimizer, name):
-    """The best rate among the runs with the first seed, or None if there are none."""
+    """The best rate among the runs with the first seed, or None if there are none. Rules without a correction use dp's."""
     found = []
     for rate in RATES[optimizer]:
-        run = runs.get(sweep_key(model, optimizer, RATE_OF.get(name, name), rate))
+        run = runs.get(sweep_key(model, optimizer, "dp" if name in OFF else name, rate))
         if run and run["eval_loss"] is not None:
             found.append((run["eval_loss"], rate))
     return min(found)[1] if found else None
@@ -164,7 +162,7 @@ def figures_of(directory):
 
 
 def measure_sweeps(store, options, model, data):
-    """Measures all rates with one seed; then two more seeds at each rule's best rate."""
+    """Measures all rates with one seed by each optimizer; then two more seeds at each rule's best rate."""
 
     def train(*run):
         if options.only in sweep_key(*run):
@@ -174,6 +172,7 @@ def measure_sweeps(store, options, model, data):
         for rate in rates:
             for name in SWEPT:
                 train(model, optimizer, name, rate)
+    for optimizer in RATES:
         for name in RULES:
             rate = best_rate(store.runs, model, optimizer, name)
             for seed in () if not rate else (1,) if name in OFF else (1, 2, 3):
@@ -303,7 +302,7 @@ def best_losses(raw, model, optimizer, name):
 
 def is_swept(raw, model, optimizer, name):
     """Whether all rates of a rule were tried; before that, the best one is unknown."""
-    keys = [sweep_key(model, optimizer, RATE_OF.get(name, name), rate, 1, STEPS[model]) for rate in RATES[optimizer]]
+    keys = [sweep_key(model, optimizer, "dp" if name in OFF else name, rate, 1, STEPS[model]) for rate in RATES[optimizer]]
     return all(key in raw["runs"] for key in keys)
 
 
