@@ -18,12 +18,11 @@ static car_status build(car_context *context, car_graph **graph) {
     for (int l = 0; l < LAYERS; l++) {
         char name[32];
         snprintf(name, sizeof name, "layer.%d", l);
-        x = car_graph_linear(*graph, name, x,
-                             &(car_linear_config){.out_features = WIDTH, .bias = true, .tied = CAR_NONE});
+        x = car_graph_linear(*graph, name, x, &(car_linear_config){.out_features = WIDTH, .bias = true});
         snprintf(name, sizeof name, "relu.%d", l);
         x = car_graph_relu(*graph, name, x);
     }
-    x = car_graph_linear(*graph, "head", x, &(car_linear_config){.out_features = 4, .bias = true, .tied = CAR_NONE});
+    x = car_graph_linear(*graph, "head", x, &(car_linear_config){.out_features = 4, .bias = true});
     /* Any mistake above is reported here, with its message. */
     return car_graph_finish(*graph, car_graph_cross_entropy(*graph, "loss", x, labels, 0));
 }

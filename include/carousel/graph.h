@@ -128,8 +128,8 @@ typedef struct car_batchnorm_config {
 typedef struct car_linear_config {
     int out_features;
     bool bias;
-    bool in_by_out; /* weight is stored [in, out] (Hugging Face's Conv1D) instead of [out, in] */
-    int tied;       /* parameter of shape [out, in] to use as the weight, or CAR_NONE */
+    bool in_by_out;   /* weight is stored [in, out] (Hugging Face's Conv1D) instead of [out, in] */
+    const char *tied; /* name of a parameter of shape [out, in] to use as the weight; NULL: its own */
 } car_linear_config;
 
 /* The attributes that kernels read. The operation's kind says which member is valid. */
@@ -281,8 +281,9 @@ int car_graph_dropout(car_graph *graph, const char *name, int x, double p);
 int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int labels, double smoothing);
 
 /* A linear layer without bias and its cross-entropy in one operation, which computes the logits one chunk of rows at
- * a time. `tied` is a parameter of shape [classes, width] to use as the weight, or CAR_NONE. -> [1] */
-int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, int tied, double smoothing);
+ * a time. `tied` names a parameter of shape [classes, width] to use as the weight; NULL: its own. -> [1] */
+int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, const char *tied,
+                        double smoothing);
 
 /* Replaces the initial distribution of a parameter. The defaults are PyTorch's. */
 void car_graph_set_init(car_graph *graph, const char *param_name, car_init init);

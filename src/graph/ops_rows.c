@@ -97,7 +97,7 @@ static const char *separator_of(const char *name, const char *dotted, const char
 
 static int linear_weight(car_graph *graph, const char *name, const car_linear_config *config, int64_t in,
                          car_init init) {
-    if (config->tied == CAR_NONE) {
+    if (!config->tied) {
         car_shape shape = {2, {config->out_features, in}};
         if (config->in_by_out) {
             shape = (car_shape){2, {in, config->out_features}};
@@ -105,16 +105,17 @@ static int linear_weight(car_graph *graph, const char *name, const car_linear_co
         return car_graph_named_param(graph, name, separator_of(name, ".weight", "_weight"), shape, CAR_PARAM_WEIGHT,
                                      init);
     }
-    if (config->tied < 0 || config->tied >= graph->param_count) {
-        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: there is no parameter %d to tie to", name, config->tied);
+    int param = car_graph_find_param(graph, config->tied);
+    if (param == CAR_NONE) {
+        return car_graph_fail(graph, CAR_ERROR_ARGUMENT, "%s: there is no parameter %s to tie to", name, config->tied);
     }
-    const car_param *tied = &graph->params[config->tied];
+    const car_param *tied = &graph->params[param];
     if (config->in_by_out || tied->shape.rank != 2 || tied->shape.dim[0] != config->out_features ||
         tied->shape.dim[1] != in) {
         return car_graph_fail(graph, CAR_ERROR_SHAPE, "%s: the parameter %s that it is tied to has another shape", name,
                               tied->name);
     }
-    return config->tied;
+    return param;
 }
 
 int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear_config *config) {
@@ -133,6 +134,7 @@ int car_graph_linear(car_graph *graph, const char *name, int x, const car_linear
     car_init init = {CAR_INIT_UNIFORM, 1.0 / sqrt((double)in)};
     car_op op = {.kind = CAR_OP_LINEAR, .name = name, .input_count = 1, .inputs = {x}, .saves_input = {true}};
     op.config.linear = *config;
+    op.config.linear.tied = NULL; /* its text is the caller's; the parameter is in op.params */
     op.params[op.param_count++] = linear_weight(graph, name, config, in, init);
     if (config->bias) {
         op.params[op.param_count++] =
@@ -295,7 +297,7 @@ int car_graph_cross_entropy(car_graph *graph, const char *name, int logits, int 
 
 /* In training the logits are computed when backward begins (car_tape_defer_loss). They are counted as forward's all the
  * same: backward follows at once, and stages are cut where forwards are even. */
-int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, int tied,
+int car_graph_head_loss(car_graph *graph, const char *name, int x, int labels, int classes, const char *tied,
                         double smoothing) {
     if (!check_loss(graph, name, x, labels, smoothing)) {
         return CAR_NONE;

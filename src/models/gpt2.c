@@ -31,7 +31,7 @@ done:
 }
 
 static int linear(car_graph *graph, const char *name, int x, int out_features, double weight_deviation) {
-    car_linear_config config = {.out_features = out_features, .bias = true, .in_by_out = true, .tied = CAR_NONE};
+    car_linear_config config = {.out_features = out_features, .bias = true, .in_by_out = true};
     x = car_graph_linear(graph, name, x, &config);
     car_model_init(graph, name, "weight", CAR_INIT_NORMAL, weight_deviation);
     car_model_init(graph, name, "bias", CAR_INIT_CONSTANT, 0);
@@ -71,8 +71,8 @@ static int build(car_graph *graph, int positions, const car_model_config *config
     }
     x = car_graph_layernorm(graph, "transformer.ln_f", x, eps);
     int labels = car_graph_input(graph, "labels", sequence, CAR_I32);
-    return car_graph_head_loss(graph, "lm_head", x, labels, config->vocabulary,
-                               car_graph_find_param(graph, "transformer.wte.weight"), config->label_smoothing);
+    return car_graph_head_loss(graph, "lm_head", x, labels, config->vocabulary, "transformer.wte.weight",
+                               config->label_smoothing);
 }
 
 static car_status check_nano(car_context *context, const char *name, const car_model_config *config) {

@@ -15,7 +15,7 @@ static car_status check(car_context *context, const char *name, const car_model_
 }
 
 static int linear(car_graph *graph, int position, int x, int out_features) {
-    car_linear_config config = {.out_features = out_features, .bias = true, .tied = CAR_NONE};
+    car_linear_config config = {.out_features = out_features, .bias = true};
     return car_graph_linear(graph, car_model_label("%d", position).text, x, &config);
 }
 

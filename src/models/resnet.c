@@ -97,7 +97,7 @@ static int build(car_graph *graph, const layout *net, const car_model_config *co
         }
     }
     x = car_graph_global_avgpool(graph, "avgpool", x);
-    car_linear_config head = {.out_features = config->classes, .bias = true, .tied = CAR_NONE};
+    car_linear_config head = {.out_features = config->classes, .bias = true};
     return car_model_classify(graph, config, car_graph_linear(graph, "fc", x, &head));
 }
 

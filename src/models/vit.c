@@ -40,7 +40,7 @@ done:
 }
 
 static int linear(car_graph *graph, const char *name, int x, int out_features) {
-    car_linear_config config = {.out_features = out_features, .bias = true, .tied = CAR_NONE};
+    car_linear_config config = {.out_features = out_features, .bias = true};
     return car_graph_linear(graph, name, x, &config);
 }
 

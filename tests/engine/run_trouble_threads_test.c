@@ -374,7 +374,7 @@ static car_status feed(void *user, int64_t step, int worker, car_tape *tape) {
 
 /* With the labels as the first input. */
 static int build(car_graph *graph, int *inputs) {
-    const car_linear_config layer = {.out_features = CLASSES, .bias = true, .tied = CAR_NONE};
+    const car_linear_config layer = {.out_features = CLASSES, .bias = true};
     inputs[0] = car_graph_input(graph, "labels", (car_shape){1, {POINTS}}, CAR_I32);
     inputs[1] = car_graph_input(graph, "points", (car_shape){2, {POINTS, 2}}, CAR_F32);
     int x = car_graph_linear(graph, "first", inputs[1], &layer);

@@ -67,8 +67,7 @@ static void stages_mix_with_operations(void **state) {
                                           .param_count = WIDTH,
                                           .init = {CAR_INIT_UNIFORM, 1},
                                           .forward_cost = 2 * ROWS * WIDTH};
-    const car_linear_config hidden = {.out_features = WIDTH, .tied = CAR_NONE},
-                            head = {.out_features = CLASSES, .tied = CAR_NONE};
+    const car_linear_config hidden = {.out_features = WIDTH}, head = {.out_features = CLASSES};
     car_plan_config plan_config = {.workers = 2, .rule = CAR_RULE_ACCUMULATE, .placement = CAR_PLACEMENT_SHARED};
     car_context *context = NULL;
     car_graph *graph = NULL;

@@ -24,11 +24,10 @@ static int build_batchnorm(car_graph *graph, const car_case *test, int x, car_sh
 
 static int build_linear(car_graph *graph, const car_case *test, int x, car_shape shape) {
     car_linear_config config = test->config.linear;
-    config.tied = CAR_NONE;
     if (test->tied) {
         int tokens = car_graph_input(graph, "tokens", (car_shape){2, {1, 1}}, CAR_I32);
         car_graph_embedding(graph, "wte", "wpe", tokens, config.out_features, 1, (int)shape.dim[shape.rank - 1]);
-        config.tied = car_graph_find_param(graph, "wte.weight");
+        config.tied = "wte.weight";
     }
     return car_graph_linear(graph, "op", x, &config);
 }
@@ -36,7 +35,7 @@ static int build_linear(car_graph *graph, const car_case *test, int x, car_shape
 static int build_head_loss(car_graph *graph, const car_case *test, int x, car_shape shape) {
     shape.rank--; /* a label for each row */
     int labels = car_graph_input(graph, "labels", shape, CAR_I32);
-    return car_graph_head_loss(graph, "op", x, labels, test->config.head_loss.classes, CAR_NONE,
+    return car_graph_head_loss(graph, "op", x, labels, test->config.head_loss.classes, NULL,
                                test->config.head_loss.smoothing);
 }
 

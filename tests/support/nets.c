@@ -12,7 +12,7 @@ int car_net_norm(car_graph *graph, const char *name, int x, int residual, bool r
 }
 
 int car_net_linear(car_graph *graph, const char *name, int x, int out) {
-    return car_graph_linear(graph, name, x, &(car_linear_config){out, true, false, CAR_NONE});
+    return car_graph_linear(graph, name, x, &(car_linear_config){out, true, false, NULL});
 }
 
 int car_net_residual(car_graph *graph) {
@@ -39,7 +39,7 @@ static int add_block(car_graph *graph, const char *prefix, int x, int width, boo
     snprintf(name, sizeof name, "%s.ln1", prefix);
     int y = car_graph_layernorm(graph, name, x, 1e-5);
     snprintf(name, sizeof name, "%s.qkv", prefix);
-    y = car_graph_linear(graph, name, y, &(car_linear_config){3 * width, true, true, CAR_NONE});
+    y = car_graph_linear(graph, name, y, &(car_linear_config){3 * width, true, true, NULL});
     snprintf(name, sizeof name, "%s.attention", prefix);
     y = car_graph_attention(graph, name, y, HEADS, causal);
     snprintf(name, sizeof name, "%s.proj", prefix);
@@ -62,8 +62,7 @@ int car_net_language(car_graph *graph) {
     int x = car_graph_embedding(graph, "wte", "wpe", tokens, VOCABULARY, TOKENS + 2, WIDTH);
     x = add_block(graph, "h.1", add_block(graph, "h.0", x, WIDTH, true), WIDTH, true);
     x = car_graph_layernorm(graph, "ln", x, 1e-5);
-    int tied = car_graph_find_param(graph, "wte.weight");
-    x = car_graph_linear(graph, "head", x, &(car_linear_config){VOCABULARY, false, false, tied});
+    x = car_graph_linear(graph, "head", x, &(car_linear_config){VOCABULARY, false, false, "wte.weight"});
     return car_graph_cross_entropy(graph, "loss", x, labels, 0);
 }
 

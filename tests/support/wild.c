@@ -63,9 +63,9 @@ static int grow_elementwise(grower *g) {
 }
 
 static int grow_linear(grower *g, int x, int out) {
-    car_linear_config config = {.out_features = out, .bias = draw(g, 2) == 0, .tied = CAR_NONE};
+    car_linear_config config = {.out_features = out, .bias = draw(g, 2) == 0};
     if (out == WIDTH && g->square != CAR_NONE && draw(g, 3) == 0) {
-        config.tied = g->square;
+        config.tied = car_graph_param(g->graph, g->square)->name;
         return car_graph_linear(g->graph, fresh_name(g), x, &config);
     }
     config.in_by_out = draw(g, 3) == 0;

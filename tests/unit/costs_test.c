@@ -167,8 +167,8 @@ static uint64_t fingerprint_of(car_context *context, int change) {
     y = car_graph_batchnorm(graph, "bn", y, &bn);
     y = change == 8 ? car_graph_relu(graph, "act", y) : car_graph_gelu(graph, "act", y, change == 9);
     y = car_graph_global_avgpool(graph, "pool", y);
-    y = car_graph_linear(graph, "fc0", y, &(car_linear_config){4, true, change == 10, CAR_NONE});
-    int tied = change == 11 ? car_graph_find_param(graph, "fc0.weight") : CAR_NONE;
+    y = car_graph_linear(graph, "fc0", y, &(car_linear_config){4, true, change == 10, NULL});
+    const char *tied = change == 11 ? "fc0.weight" : NULL;
     y = car_graph_linear(graph, "fc1", y, &(car_linear_config){4, true, false, tied});
     car_graph_set_init(graph, "bn.weight", (car_init){CAR_INIT_CONSTANT, change == 12 ? 2 : 1});
     assert_int_equal(car_graph_finish(graph, car_graph_cross_entropy(graph, "loss", y, labels, 0)), CAR_OK);

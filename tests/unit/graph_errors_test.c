@@ -77,14 +77,16 @@ MISTAKE(add_of_two_widths,
 MISTAKE(add_to_itself, car_graph_add(f->graph, "bad", f->rows, f->rows))
 MISTAKE(add_of_nothing, car_graph_add(f->graph, "bad", f->rows, 99))
 MISTAKE(flatten_of_nothing, car_graph_flatten(f->graph, "bad", 99))
-MISTAKE(linear_of_image, LINEAR(f->image, 4, true, false, CAR_NONE))
-MISTAKE(linear_of_tokens, LINEAR(f->tokens, 4, true, false, CAR_NONE))
-MISTAKE(linear_without_outputs, LINEAR(f->rows, 0, true, false, CAR_NONE))
-MISTAKE(linear_tied_to_nothing, LINEAR(f->rows, 4, true, false, 5))
-MISTAKE(linear_tied_to_other_shape, (car_net_linear(f->graph, "fc", f->rows, 4), LINEAR(f->rows, 5, true, false, 0)))
+MISTAKE(linear_of_image, LINEAR(f->image, 4, true, false, NULL))
+MISTAKE(linear_of_tokens, LINEAR(f->tokens, 4, true, false, NULL))
+MISTAKE(linear_without_outputs, LINEAR(f->rows, 0, true, false, NULL))
+MISTAKE(linear_tied_to_nothing, LINEAR(f->rows, 4, true, false, "fc.weight"))
+MISTAKE(linear_tied_to_other_shape,
+        (car_net_linear(f->graph, "fc", f->rows, 4), LINEAR(f->rows, 5, true, false, "fc.weight")))
 MISTAKE(linear_tied_to_other_width,
-        (car_net_linear(f->graph, "fc", f->rows, 4), LINEAR(f->sequence, 4, true, false, 0)))
-MISTAKE(linear_tied_and_transposed, (car_net_linear(f->graph, "fc", f->rows, 4), LINEAR(f->rows, 4, true, true, 0)))
+        (car_net_linear(f->graph, "fc", f->rows, 4), LINEAR(f->sequence, 4, true, false, "fc.weight")))
+MISTAKE(linear_tied_and_transposed,
+        (car_net_linear(f->graph, "fc", f->rows, 4), LINEAR(f->rows, 4, true, true, "fc.weight")))
 MISTAKE(layernorm_of_image, car_graph_layernorm(f->graph, "bad", f->image, 1e-5))
 MISTAKE(layernorm_without_eps, car_graph_layernorm(f->graph, "bad", f->rows, 0))
 MISTAKE(gelu_of_nothing, car_graph_gelu(f->graph, "bad", 99, false))
@@ -172,7 +174,7 @@ static const mistake mistakes[] = {
     CASE(linear_of_image, CAR_ERROR_SHAPE, "[batch, tokens, features]"),
     CASE(linear_of_tokens, CAR_ERROR_SHAPE, "element type"),
     CASE(linear_without_outputs, CAR_ERROR_SHAPE, "at least one output"),
-    CASE(linear_tied_to_nothing, CAR_ERROR_ARGUMENT, "no parameter 5"),
+    CASE(linear_tied_to_nothing, CAR_ERROR_ARGUMENT, "no parameter fc.weight"),
     CASE(linear_tied_to_other_shape, CAR_ERROR_SHAPE, "fc.weight"),
     CASE(linear_tied_to_other_width, CAR_ERROR_SHAPE, "fc.weight"),
     CASE(linear_tied_and_transposed, CAR_ERROR_SHAPE, "fc.weight"),

@@ -154,7 +154,7 @@ static void parameters_are_named_as_pytorch_does(void **state) {
     int conv = car_graph_conv(g, "conv", f->image, &(car_conv_config){8, 3, 1, 1, true});
     car_net_norm(g, "bn", conv, CAR_NONE, false);
     car_net_linear(g, "fc", f->rows, 11);
-    car_graph_linear(g, "hf", f->rows, &(car_linear_config){11, true, true, CAR_NONE});
+    car_graph_linear(g, "hf", f->rows, &(car_linear_config){11, true, true, NULL});
     car_net_linear(g, "mha.in_proj", f->rows, 18);
     car_graph_layernorm(g, "ln", f->sequence, 1e-5);
     car_graph_embedding(g, "wte", "wpe", f->tokens, 20, 8, 9);
@@ -194,8 +194,7 @@ static void uses_are_numbered_through(void **state) {
     car_inputs *f = *state;
     car_graph *g = f->graph;
     int first = car_net_linear(g, "fc", f->rows, 6);
-    int tied = car_graph_find_param(g, "fc.weight");
-    int second = car_graph_linear(g, "again", first, &(car_linear_config){6, true, false, tied});
+    int second = car_graph_linear(g, "again", first, &(car_linear_config){6, true, false, "fc.weight"});
     int loss = car_graph_cross_entropy(g, "loss", second, f->labels, 0);
     assert_int_equal(car_graph_finish(g, loss), CAR_OK);
     assert_int_equal(car_graph_param_count(g), 3);

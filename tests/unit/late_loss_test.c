@@ -20,7 +20,7 @@ static int language(car_graph *graph, car_precision precision) {
     int labels = car_graph_input(graph, "labels", (car_shape){2, {BATCH, TOKENS}}, CAR_I32);
     int x = car_graph_embedding(graph, "wte", "wpe", tokens, VOCABULARY, TOKENS, WIDTH);
     x = car_graph_layernorm(graph, "ln", x, 1e-5);
-    return car_graph_head_loss(graph, "head", x, labels, VOCABULARY, car_graph_find_param(graph, "wte.weight"), 0.1);
+    return car_graph_head_loss(graph, "head", x, labels, VOCABULARY, "wte.weight", 0.1);
 }
 
 static int in_floats(car_graph *graph) {

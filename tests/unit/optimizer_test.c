@@ -27,7 +27,7 @@ static void set_up(fixture *f, const car_optimizer_config *config) {
     assert_int_equal(car_context_create(NULL, &f->context), CAR_OK);
     assert_int_equal(car_graph_create(f->context, &f->graph), CAR_OK);
     int x = car_graph_input(f->graph, "x", (car_shape){2, {2, 5}}, CAR_F32);
-    x = car_graph_linear(f->graph, "fc", x, &(car_linear_config){.out_features = 3, .bias = true, .tied = CAR_NONE});
+    x = car_graph_linear(f->graph, "fc", x, &(car_linear_config){.out_features = 3, .bias = true});
     int labels = car_graph_input(f->graph, "labels", (car_shape){1, {2}}, CAR_I32);
     assert_int_equal(car_graph_finish(f->graph, car_graph_cross_entropy(f->graph, "loss", x, labels, 0)), CAR_OK);
     assert_int_equal(car_program_create(f->graph, NULL, &f->program), CAR_OK);

@@ -417,7 +417,7 @@ static car_graph *build_tied(car_context *context) {
     int tokens = car_graph_input(graph, "tokens", (car_shape){2, {1, 2}}, CAR_I32);
     int labels = car_graph_input(graph, "labels", (car_shape){2, {1, 2}}, CAR_I32);
     int x = car_graph_embedding(graph, "wte", "wpe", tokens, VOCABULARY, 2, WIDTH);
-    car_linear_config tied = {VOCABULARY, false, false, car_graph_find_param(graph, "wte.weight")};
+    car_linear_config tied = {VOCABULARY, false, false, "wte.weight"};
     x = car_graph_linear(graph, "head0", x, &tied);
     x = car_graph_linear(graph, "head1", car_net_linear(graph, "back0", x, WIDTH), &tied);
     x = car_graph_linear(graph, "head2", car_net_linear(graph, "back1", x, WIDTH), &tied);

@@ -29,7 +29,7 @@ static int build_odd(car_graph *graph) {
     x = car_net_conv(graph, "point", x, 33, 1, 2);
     x = car_net_linear(graph, "fc", car_graph_global_avgpool(graph, "pool", x), 5);
     y = car_graph_linear(graph, "side", car_graph_global_avgpool(graph, "pool2", y),
-                         &(car_linear_config){5, true, true, CAR_NONE});
+                         &(car_linear_config){5, true, true, NULL});
     return car_graph_cross_entropy(graph, "loss", car_graph_add(graph, "add", x, y), labels, 0);
 }
 

@@ -26,7 +26,7 @@ static int add_norm(car_graph *graph, const char *name, int x, int residual, boo
 }
 
 static int add_linear(car_graph *graph, const char *name, int x, int out, bool in_by_out) {
-    return car_graph_linear(graph, name, x, &(car_linear_config){out, true, in_by_out, CAR_NONE});
+    return car_graph_linear(graph, name, x, &(car_linear_config){out, true, in_by_out, NULL});
 }
 
 static int build_residual_net(car_graph *graph) {
@@ -61,8 +61,7 @@ static int build_language_model(car_graph *graph) {
     int labels = car_graph_input(graph, "labels", (car_shape){2, {BATCH, TOKENS}}, CAR_I32);
     int x = car_graph_embedding(graph, "wte", "wpe", tokens, VOCABULARY, TOKENS + 2, WIDTH);
     x = car_graph_layernorm(graph, "ln", add_block(graph, x, WIDTH, true), 1e-5);
-    int tied = car_graph_find_param(graph, "wte.weight");
-    x = car_graph_linear(graph, "head", x, &(car_linear_config){VOCABULARY, false, false, tied});
+    x = car_graph_linear(graph, "head", x, &(car_linear_config){VOCABULARY, false, false, "wte.weight"});
     return car_graph_cross_entropy(graph, "loss", x, labels, 0);
 }
 
