@@ -54,6 +54,7 @@ MODELS = {
 STEPS = {"gpt2-nano": 400, "vit-tiny": 240}
 LONG_STEPS = 1600
 RATES = {"adamw": (5e-4, 1e-3, 2e-3, 4e-3), "muon": (0.005, 0.01, 0.02, 0.04)}
+DOUBLINGS = 2  # of the highest rate, for rules whose loss still falls there
 TARGETS = {"cdp-v2": {3: -0.5, 10: -0.5}, "cdp-v1": {3: -1.5, 10: -0.7},
            "cdp-v1, M 2": {3: -1.5, 10: -0.7}}  # fmt: skip # points, less one standard error
 LOSS_TARGETS = {"cdp-v2": 0.02, "cdp-v1": 0.10, "cdp-v1, M 2": 0.10}
@@ -106,14 +107,21 @@ def sweep_settings(model, optimizer, name, rate, seed=1, steps=None):
             **RULES[name]}  # fmt: skip
 
 
+def doublings(optimizer):
+    return [RATES[optimizer][-1] * 2**n for n in range(1, DOUBLINGS + 1)]
+
+
+def swept(runs, model, optimizer, name):
+    """The rates that were tried with the first seed, with their losses."""
+    rates = (*RATES[optimizer], *doublings(optimizer))
+    found = {rate: runs.get(sweep_key(model, optimizer, name, rate)) for rate in rates}
+    return {rate: run["eval_loss"] for rate, run in found.items() if run and run["eval_loss"] is not None}
+
+
 def best_rate(runs, model, optimizer, name):
-    """The best rate among the runs with the first seed, or None if there are none. Rules without a correction use dp's."""
-    found = []
-    for rate in RATES[optimizer]:
-        run = runs.get(sweep_key(model, optimizer, "dp" if name in OFF else name, rate))
-        if run and run["eval_loss"] is not None:
-            found.append((run["eval_loss"], rate))
-    return min(found)[1] if found else None
+    """None if no rate was tried. Rules without a correction use dp's."""
+    found = swept(runs, model, optimizer, "dp" if name in OFF else name)
+    return min(found, key=found.get) if found else None
 
 
 # ---- measuring --------------------------------------------------------------------------------------------
@@ -162,7 +170,8 @@ def figures_of(directory):
 
 
 def measure_sweeps(store, options, model, data):
-    """Measures all rates with one seed by each optimizer; then two more seeds at each rule's best rate."""
+    """Measures all rates with one seed by each optimizer, and higher ones where the highest is the best; then two more
+    seeds at each rule's best rate."""
 
     def train(*run):
         if options.only in sweep_key(*run):
@@ -172,6 +181,10 @@ def measure_sweeps(store, options, model, data):
         for rate in rates:
             for name in SWEPT:
                 train(model, optimizer, name, rate)
+        for name in SWEPT:
+            for rate in doublings(optimizer):
+                if best_rate(store.runs, model, optimizer, name) == rate / 2:
+                    train(model, optimizer, name, rate)
     for optimizer in RATES:
         for name in RULES:
             rate = best_rate(store.runs, model, optimizer, name)
@@ -285,13 +298,15 @@ def paper_table(raw):
 def rates_table(raw):
     rows = []
     for model in MODELS:
-        for optimizer, rates in RATES.items():
+        for optimizer in RATES:
             for name in SWEPT:
-                runs = [raw["runs"].get(sweep_key(model, optimizer, name, rate)) for rate in rates]
-                cells = [f"{rate:g}: {run['eval_loss']:.3f}" if run else "–" for rate, run in zip(rates, runs)]
-                if any(runs):
+                found = swept(raw["runs"], model, optimizer, name)
+                if found:
+                    cells = [f"{rate:g}: {loss:.3f}" for rate, loss in found.items()]
                     rows.append([model, optimizer, name, *cells])
-    return table(["model", "optimizer", "rule", *(f"rate {n}: loss" for n in range(1, 5))], rows) if rows else ""
+    columns = max(map(len, rows), default=0)
+    header = ["model", "optimizer", "rule", *(f"rate {n}: loss" for n in range(1, columns - 2))]
+    return table(header, [row + [""] * (columns - len(row)) for row in rows]) if rows else ""
 
 
 def best_losses(raw, model, optimizer, name):
@@ -302,8 +317,12 @@ def best_losses(raw, model, optimizer, name):
 
 def is_swept(raw, model, optimizer, name):
     """Whether all rates of a rule were tried; before that, the best one is unknown."""
-    keys = [sweep_key(model, optimizer, "dp" if name in OFF else name, rate, 1, STEPS[model]) for rate in RATES[optimizer]]
-    return all(key in raw["runs"] for key in keys)
+    found = swept(raw["runs"], model, optimizer, "dp" if name in OFF else name)
+    return all(rate in found for rate in RATES[optimizer])
+
+
+def beside(apart, target):
+    return f"{apart:+.3f}" + (f": {'met' if apart <= target else 'missed'}" if target else "")
 
 
 def losses_table(raw):
@@ -311,21 +330,21 @@ def losses_table(raw):
     rows = []
     for model in MODELS:
         for optimizer in RATES:
-            bases = [b for name in ("dp", "dp, corrected")
-                     if is_swept(raw, model, optimizer, name) and (b := best_losses(raw, model, optimizer, name)[1])]  # fmt: skip
-            base = min(map(statistics.mean, bases), default=None)
+            bases = [statistics.mean(losses) for name in ("dp", "dp, corrected")
+                     if is_swept(raw, model, optimizer, name)
+                     and (losses := best_losses(raw, model, optimizer, name)[1])]  # fmt: skip
             for name in RULES:
                 rate, losses = best_losses(raw, model, optimizer, name)
-                if not losses or base is None or not is_swept(raw, model, optimizer, name):
+                if not losses or len(bases) < 2 or not is_swept(raw, model, optimizer, name):
                     continue
-                apart, target = statistics.mean(losses) - base, LOSS_TARGETS.get(name)
+                target = LOSS_TARGETS.get(name)
+                apart = [beside(statistics.mean(losses) - base, target) for base in bases]
                 key = sweep_key(model, optimizer, name, rate, 1, LONG_STEPS)
                 long = f"{raw['runs'][key]['eval_loss']:.3f}" if key in raw["runs"] else ""
-                met = f"{target:+.2f}: {'met' if apart <= target else 'missed'}" if target else ""
                 rows.append([model, optimizer, name, f"{rate:g}", len(losses), f"{statistics.mean(losses):.3f}",
-                             f"{apart:+.3f}", met, long])  # fmt: skip
-    header = ["model", "optimizer", "rule", "best rate", "seeds", "evaluation loss", "less dp's best", "target",
-              f"{LONG_STEPS} steps"]  # fmt: skip
+                             f"{target:+.2f}" if target else "", *apart, long])  # fmt: skip
+    header = ["model", "optimizer", "rule", "best rate", "seeds", "evaluation loss", "target", "less dp's",
+              "less corrected dp's", f"{LONG_STEPS} steps"]  # fmt: skip
     return table(header, rows) if rows else ""
 
 
