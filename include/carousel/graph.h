@@ -120,8 +120,7 @@ typedef struct car_pool_config {
 } car_pool_config;
 
 typedef struct car_batchnorm_config {
-    int residual; /* a tensor to add after the normalisation, or CAR_NONE */
-    bool relu;    /* apply ReLU after that */
+    bool relu; /* apply ReLU after the normalisation and the residual */
     double eps, momentum;
 } car_batchnorm_config;
 
@@ -250,8 +249,9 @@ car_status car_graph_finish(car_graph *graph, int loss);
 int car_graph_input(car_graph *graph, const char *name, car_shape shape, car_dtype dtype);
 /* A 2-D convolution. Parameters are NAME.weight and NAME.bias. */
 int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_config *config);
-/* Batch normalisation, then optionally a residual and ReLU. Also has the running statistics as parameters. */
-int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_batchnorm_config *config);
+/* Batch normalisation, then optionally ReLU. `residual` is a tensor to add in between, or CAR_NONE. Also has the running
+ * statistics as parameters. */
+int car_graph_batchnorm(car_graph *graph, const char *name, int x, int residual, const car_batchnorm_config *config);
 int car_graph_relu(car_graph *graph, const char *name, int x);
 int car_graph_maxpool(car_graph *graph, const char *name, int x, const car_pool_config *config);
 int car_graph_avgpool(car_graph *graph, const char *name, int x, const car_pool_config *config);

@@ -63,7 +63,7 @@ static bool works_in_place(const car_op *op, int q) {
         return true;
     case CAR_OP_BATCHNORM:
         /* The residual's gradient is the masked gradient of the output, so with a residual it takes the buffer. */
-        return op->config.batchnorm.residual == CAR_NONE ? q == 0 : q == 1;
+        return q == op->input_count - 1;
     default:
         return false;
     }

@@ -105,7 +105,7 @@ int car_graph_conv(car_graph *graph, const char *name, int x, const car_conv_con
     return car_graph_add_op(graph, &op, out, CAR_NO_AUX, CAR_F32);
 }
 
-int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_batchnorm_config *config) {
+int car_graph_batchnorm(car_graph *graph, const char *name, int x, int residual, const car_batchnorm_config *config) {
     CAR_GRAPH_REQUIRE(graph, config);
     if (!car_graph_check_input(graph, name, x, 4, CAR_F32)) {
         return CAR_NONE;
@@ -116,12 +116,12 @@ int car_graph_batchnorm(car_graph *graph, const char *name, int x, const car_bat
     car_shape shape = graph->tensors[x].shape;
     car_op op = {.kind = CAR_OP_BATCHNORM, .name = name, .input_count = 1, .inputs = {x}, .saves_input = {true}};
     op.config.batchnorm = *config;
-    if (config->residual != CAR_NONE) {
-        if (!car_graph_check_input(graph, name, config->residual, 4, CAR_F32) ||
-            !car_graph_same_shape(graph, name, x, config->residual)) {
+    if (residual != CAR_NONE) {
+        if (!car_graph_check_input(graph, name, residual, 4, CAR_F32) ||
+            !car_graph_same_shape(graph, name, x, residual)) {
             return CAR_NONE;
         }
-        op.inputs[op.input_count++] = config->residual;
+        op.inputs[op.input_count++] = residual;
         op.saves_output = config->relu; /* its sign is the mask; without a residual the mask is recomputed from x */
     }
     static const struct {

@@ -43,8 +43,8 @@ static int conv(car_graph *graph, const char *name, int x, int out_channels, int
 }
 
 static int norm(car_graph *graph, const char *name, int x, int residual, bool relu) {
-    car_batchnorm_config config = {.residual = residual, .relu = relu, .eps = 1e-5, .momentum = 0.1};
-    return car_graph_batchnorm(graph, name, x, &config);
+    car_batchnorm_config config = {.relu = relu, .eps = 1e-5, .momentum = 0.1};
+    return car_graph_batchnorm(graph, name, x, residual, &config);
 }
 
 static int shortcut(car_graph *graph, const layout *net, const char *block, int x, int out_channels, int stride) {

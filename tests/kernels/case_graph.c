@@ -17,9 +17,8 @@ static const int64_t prime = 7919;   /* coprime to the pixels of any plane in th
 /* ---- the graph ----------------------------------------------------------------------------------------- */
 
 static int build_batchnorm(car_graph *graph, const car_case *test, int x, car_shape shape) {
-    car_batchnorm_config config = test->config.batchnorm;
-    config.residual = test->residual ? car_graph_input(graph, "residual", shape, CAR_F32) : CAR_NONE;
-    return car_graph_batchnorm(graph, "op", x, &config);
+    int residual = test->residual ? car_graph_input(graph, "residual", shape, CAR_F32) : CAR_NONE;
+    return car_graph_batchnorm(graph, "op", x, residual, &test->config.batchnorm);
 }
 
 static int build_linear(car_graph *graph, const car_case *test, int x, car_shape shape) {

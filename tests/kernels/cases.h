@@ -14,7 +14,7 @@ typedef struct car_case {
     const char *name;
     car_op_kind kind;
     car_shape shape;      /* of the first input; dimension 0 is the batch, or the rows of a matrix */
-    car_op_config config; /* but for batchnorm.residual and linear.tied: see below */
+    car_op_config config; /* but for linear.tied: see below */
     bool residual;        /* batchnorm: has one */
     bool tied;            /* linear: uses the weight of an embedding */
     bool ignores;         /* cross-entropy: every third row does not count */

@@ -8,7 +8,7 @@ int car_net_conv(car_graph *graph, const char *name, int x, int channels, int ke
 }
 
 int car_net_norm(car_graph *graph, const char *name, int x, int residual, bool relu) {
-    return car_graph_batchnorm(graph, name, x, &(car_batchnorm_config){residual, relu, 1e-5, 0.1});
+    return car_graph_batchnorm(graph, name, x, residual, &(car_batchnorm_config){relu, 1e-5, 0.1});
 }
 
 int car_net_linear(car_graph *graph, const char *name, int x, int out) {

@@ -102,10 +102,9 @@ static int grow_images(grower *g) {
         return grow_addition(g);
     case 2:
     case 3: {
-        car_batchnorm_config config = {.eps = 1e-3, .momentum = 0.1, .residual = CAR_NONE, .relu = draw(g, 2) == 0};
-        int x = pick(g);
-        config.residual = draw(g, 3) > 0 ? pick(g) : CAR_NONE; /* sometimes x itself */
-        return car_graph_batchnorm(g->graph, fresh_name(g), x, &config);
+        car_batchnorm_config config = {.eps = 1e-3, .momentum = 0.1, .relu = draw(g, 2) == 0};
+        int x = pick(g), residual = draw(g, 3) > 0 ? pick(g) : CAR_NONE; /* sometimes x itself */
+        return car_graph_batchnorm(g->graph, fresh_name(g), x, residual, &config);
     }
     case 4:
         return grow_elementwise(g);

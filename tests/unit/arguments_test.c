@@ -35,7 +35,7 @@ static void expect_unbuilt(car_context *context, int number) {
         number == 1 ? car_graph_relu(g, NULL, x) : CAR_NONE,
         number == 2 ? car_graph_linear(g, "bad", rows, NULL) : CAR_NONE,
         number == 3 ? car_graph_conv(g, "bad", x, NULL) : CAR_NONE,
-        number == 4 ? car_graph_batchnorm(g, "bad", x, NULL) : CAR_NONE,
+        number == 4 ? car_graph_batchnorm(g, "bad", x, CAR_NONE, NULL) : CAR_NONE,
         number == 5 ? car_graph_maxpool(g, "bad", x, NULL) : CAR_NONE,
         number == 6 ? car_graph_avgpool(g, "bad", x, NULL) : CAR_NONE,
         number == 7 ? car_graph_embedding(g, "bad", NULL, t, 5, 5, 5) : CAR_NONE,

@@ -163,8 +163,8 @@ static uint64_t fingerprint_of(car_context *context, int change) {
     int labels = car_graph_input(graph, "labels", (car_shape){1, {change == 1 ? 3 : 2}}, CAR_I32);
     car_conv_config conv = {4, change == 2 ? 5 : 3, 1, change == 2 ? 2 : 1, change == 3};
     int y = car_graph_conv(graph, change == 4 ? "other" : "conv", x, &conv);
-    car_batchnorm_config bn = {change == 5 ? y : CAR_NONE, change == 6, change == 7 ? 1e-3 : 1e-5, 0.1};
-    y = car_graph_batchnorm(graph, "bn", y, &bn);
+    car_batchnorm_config bn = {change == 6, change == 7 ? 1e-3 : 1e-5, 0.1};
+    y = car_graph_batchnorm(graph, "bn", y, change == 5 ? y : CAR_NONE, &bn);
     y = change == 8 ? car_graph_relu(graph, "act", y) : car_graph_gelu(graph, "act", y, change == 9);
     y = car_graph_global_avgpool(graph, "pool", y);
     y = car_graph_linear(graph, "fc0", y, &(car_linear_config){4, true, change == 10, NULL});

@@ -22,7 +22,7 @@ static int add_conv(car_graph *graph, const char *name, int x, int channels, int
 }
 
 static int add_norm(car_graph *graph, const char *name, int x, int residual, bool relu) {
-    return car_graph_batchnorm(graph, name, x, &(car_batchnorm_config){residual, relu, 1e-5, 0.1});
+    return car_graph_batchnorm(graph, name, x, residual, &(car_batchnorm_config){relu, 1e-5, 0.1});
 }
 
 static int add_linear(car_graph *graph, const char *name, int x, int out, bool in_by_out) {

@@ -27,7 +27,7 @@ static car_vector_norm norm_of(const car_kernel *kernel, const car_kernel_io *io
         .beta = io->param[1],
         .mean = io->param[2],
         .variance = io->param[3],
-        .residual = config->residual != CAR_NONE ? io->in[1] : NULL,
+        .residual = kernel->op->input_count > 1 ? io->in[1] : NULL,
         .y = io->out,
     };
 }
@@ -52,9 +52,9 @@ static car_status backward_batchnorm(const car_kernel *kernel, const car_kernel_
     norm.mean = mean;
     norm.variance = variance;
     norm.grad_y = io->grad_out;
-    norm.saved_y = config->relu && config->residual != CAR_NONE ? io->out : NULL;
+    norm.saved_y = config->relu && kernel->op->input_count > 1 ? io->out : NULL;
     norm.grad_x = io->grad_in[0];
-    norm.grad_residual = config->residual != CAR_NONE ? io->grad_in[1] : NULL;
+    norm.grad_residual = kernel->op->input_count > 1 ? io->grad_in[1] : NULL;
     norm.grad_gamma = io->grad_param[0];
     norm.grad_beta = io->grad_param[1];
     car_vector_select()->batchnorm_backward(&norm);
