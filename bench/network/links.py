@@ -18,6 +18,7 @@ SAMPLE_SECONDS = 0.004
 # tbf's burst and buffer. The first must exceed a segment that TCP hands over as a whole (64 KiB); the second must be
 # large enough that nothing is dropped.
 BURST_BYTES, QUEUE_BYTES = 131072, 1 << 24
+CONGESTION_CONTROL = "cubic"  # Linux's and Debian's default, whatever this machine is set to
 
 
 class LinkError(Exception):
@@ -109,6 +110,8 @@ class Links:
             call("ip", "-n", space, "addr", "add", f"{self.address(rank)}/24", "dev", "eth0")
             call("ip", "-n", space, "link", "set", "lo", "up")
             call("ip", "-n", space, "link", "set", "eth0", "up")
+            call("ip", "-n", space, "route", "replace", f"{NETWORK}.0/24", "dev", "eth0", "proto", "kernel", "scope", "link",
+                 "src", self.address(rank), "congctl", CONGESTION_CONTROL)  # fmt: skip
 
     def limit(self, rate):
         """Sets the bits per second in each direction of each link; None: unlimited."""

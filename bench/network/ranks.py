@@ -5,7 +5,7 @@ which drains it, are left out.
 
     step_s      seconds of a step
     compute_s   seconds of its computation, mean over ranks
-    exposed_s   the rest of the step
+    exposed_s   the rest of the step; 0 if that is negative, as computation is the mean of all steps, and the first is slower
     waited_s    the same as reported by the program, for the whole run (not for DDP)
     held        messages per step, over all ranks, that were delayed to pace their links (not for DDP)
     carried_burst  the most bytes by which the ranks' traffic was ahead of its mean rate (see largest_burst)
@@ -166,7 +166,7 @@ def train_ours(links, settings, steps, pause=False):
     return {
         "step_s": step,
         "compute_s": compute,
-        "exposed_s": step - compute,
+        "exposed_s": max(0.0, step - compute),
         "waited_s": summary["comm"]["exposed_ms_per_step"] / 1e3,
         "held": sum(rank["held_messages"] for rank in summary["ranks"]) / steps,
         **bursts(events, watch.samples, begin, whole_steps(begin, end, step), compute / SLOTS),
