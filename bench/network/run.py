@@ -62,7 +62,8 @@ RATES = {
     SATURATED: Condition(1e8, LEAST_STEPS, False),
 }
 VARIED = {  # at the matched rate; dp and the judged rules
-    "times of tasks ±20 %": Condition(None, LEAST_STEPS + 8, True, {"step-jitter": 0.2}),
+    # Many steps: the slowest of four ranks has little more to compute than the others only on average.
+    "times of tasks ±20 %": Condition(None, LEAST_STEPS + 40, True, {"step-jitter": 0.2}),
     "a rank pauses for 1 s": Condition(None, LEAST_STEPS + 4, True, {}, True),
 }
 BURST_BAR = 0.25
