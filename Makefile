@@ -27,7 +27,7 @@ configure = rm -rf $(2)/CMakeCache.txt $(2)/CMakeFiles && \
 # What runs at once is for CMake and ctest to say (JOBS).
 .NOTPARALLEL:
 .PHONY: build demo test bench install uninstall deb want-deb deps help format check-format tidy test-asan test-tsan soak fuzz debug clang clean \
-	results bench-models bench-memory bench-mpi-memory bench-train bench-data bench-network bench-scale bench-overhead want-build want-test want-style want-bench want-fuzz want-all
+	results bench-models bench-memory bench-stagger bench-mpi-memory bench-train bench-data bench-network bench-scale bench-overhead want-build want-test want-style want-bench want-fuzz want-all
 
 .PHONY: docs want-docs test-mpi-full test-mpich test-page want-page want-mpich
 
