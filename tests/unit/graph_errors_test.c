@@ -25,8 +25,7 @@ typedef struct mistake {
 #define MAXPOOL(...) car_graph_maxpool(f->graph, "bad", f->image, &(car_pool_config){__VA_ARGS__})
 #define AVGPOOL(...) car_graph_avgpool(f->graph, "bad", f->image, &(car_pool_config){__VA_ARGS__})
 #define LINEAR(x, ...) car_graph_linear(f->graph, "bad", x, &(car_linear_config){__VA_ARGS__})
-#define NORM(x, residual, ...)                                                                                         \
-    car_graph_batchnorm(f->graph, "bad", x, residual, &(car_batchnorm_config){__VA_ARGS__})
+#define NORM(x, residual, ...) car_graph_batchnorm(f->graph, "bad", x, residual, &(car_batchnorm_config){__VA_ARGS__})
 #define INPUT(shape) car_graph_input(f->graph, "bad", shape, CAR_F32)
 #define MISTAKE(name, call)          \
     static int name(car_inputs *f) { \
