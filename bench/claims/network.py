@@ -182,7 +182,8 @@ DRAWN = (network.MATCHED, "1 Gbit/s", "unlimited")  # much slower ones would dwa
 
 
 def panel(raw, name):
-    shown = [who for who in CONTENDERS if who not in network.UNPACED and network.runs_of(raw, name, network.MATCHED, who)]
+    drawn = [who for who in CONTENDERS if who in ("dp", "cdp-v2", network.DDP, *network.JUDGED)]  # more bars would not fit
+    shown = [who for who in drawn if network.runs_of(raw, name, network.MATCHED, who)]
     marks = []
     highest = 0
     for n, who in enumerate(shown):
