@@ -5,7 +5,7 @@ which drains it, are left out.
 
     step_s      seconds of a step
     compute_s   seconds of its computation, mean over ranks
-    exposed_s   the rest of the step; 0 if that is negative, as computation is the mean of all steps, and the first is slower
+    exposed_s   the rest of the step, at least 0: compute_s is over all steps, and the first one is slower
     waited_s    the same as reported by the program, for the whole run (not for DDP)
     held        messages per step, over all ranks, that were delayed to pace their links (not for DDP)
     carried_burst  the most bytes by which the ranks' traffic was ahead of its mean rate (see largest_burst)

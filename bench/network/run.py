@@ -29,8 +29,8 @@ from runs import plan, program  # noqa: E402
 
 RANKS = 4
 STAGES = 16  # k = 4 for each worker: smaller messages, which leave earlier; dp has as many buckets
-# Of cdp-v2. With 8 = 2k fresh weights have as long to arrive as everything else; with 10 links are as even as those of
-# cdp-v1.
+# Slacks of cdp-v2 that are measured, and the one that is judged. With 8 = 2k, fresh weights have as long to arrive as
+# everything else; with 10, traffic is as even as that of cdp-v1.
 SLACKS, SLACK = (8, 10), 10
 SHARE = 0.9  # at the rate of the targets, sending the weights twice takes this share of a step's computation
 LR = 0.001  # as torch_training.py
@@ -62,7 +62,7 @@ RATES = {
     SATURATED: Condition(1e8, LEAST_STEPS, False),
 }
 VARIED = {  # at the matched rate; dp and the judged rules
-    # Many steps: the slowest of four ranks has little more to compute than the others only on average.
+    # Many steps, over which the random times of the four ranks even out.
     "times of tasks ±20 %": Condition(None, LEAST_STEPS + 40, True, {"step-jitter": 0.2}),
     "a rank pauses for 1 s": Condition(None, LEAST_STEPS + 4, True, {}, True),
 }
