@@ -209,6 +209,19 @@ static void remark_accumulate(const car_plan_subject *s, const car_plan *plan, c
     }
 }
 
+/* Of a worker's M micro-batches only the first can be late. */
+static void remark_late(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
+                        int *count) {
+    const car_plan_config *c = car_plan_config_of(plan);
+    int batch = s->options->shape.batch;
+    if (car_plan_is_cyclic(plan) && p->stale_share > 0 && c->accumulate == 1 && batch % 2 == 0) {
+        say(stream, count,
+            "Late gradients can cost accuracy in a short training. --batch %d --accumulate 2 trains on the same samples "
+            "with half the share of them and about half the activations%s.",
+            batch / 2, c->placement == CAR_PLACEMENT_ZERO ? "; weights travel twice as often" : "");
+    }
+}
+
 static void remark_placement(const car_plan_subject *s, const car_plan *plan, const car_prediction *p, FILE *stream,
                              int *count) {
     const car_plan_config *c = car_plan_config_of(plan);
@@ -266,6 +279,7 @@ void car_cli_plan_remarks(const car_plan_subject *s, const car_plan *plan, const
     remark_largest_stage(s, plan, stream, &count);
     remark_slack(s, plan, slack, stream, &count);
     remark_accumulate(s, plan, prediction, stream, &count);
+    remark_late(s, plan, prediction, stream, &count);
     remark_placement(s, plan, prediction, stream, &count);
     remark_muon(s, plan, stream, &count);
     if (car_plan_config_of(plan)->workers == 1) {
