@@ -216,9 +216,9 @@ static void remark_late(const car_plan_subject *s, const car_plan *plan, const c
     int batch = s->options->shape.batch;
     if (car_plan_is_cyclic(plan) && p->stale_share > 0 && c->accumulate == 1 && batch % 2 == 0) {
         say(stream, count,
-            "Late gradients can cost accuracy in a short training. --batch %d --accumulate 2 trains on the same samples "
-            "with half the share of them and about half the activations%s.",
-            batch / 2, c->placement == CAR_PLACEMENT_ZERO ? "; weights travel twice as often" : "");
+            "Late gradients can cost accuracy in a short training. --batch %d --accumulate 2 trains on the same "
+            "samples with half the share of them and about half the activations%s.",
+            batch / 2, car_placement_info_of(c->placement)->owned ? "; weights travel twice as often" : "");
     }
 }
 
