@@ -27,7 +27,7 @@ static car_vector_norm norm_of(const car_kernel *kernel, const car_kernel_io *io
         .beta = io->param[1],
         .mean = io->param[2],
         .variance = io->param[3],
-        .residual = kernel->op->input_count > 1 ? io->in[1] : NULL,
+        .residual = io->in[1],
         .y = io->out,
     };
 }
@@ -46,15 +46,14 @@ static car_status forward_batchnorm(const car_kernel *kernel, const car_kernel_i
 }
 
 static car_status backward_batchnorm(const car_kernel *kernel, const car_kernel_io *io) {
-    const car_batchnorm_config *config = &kernel->op->config.batchnorm;
     car_vector_norm norm = norm_of(kernel, io);
     const float *mean = io->aux, *variance = mean + norm.channels;
     norm.mean = mean;
     norm.variance = variance;
     norm.grad_y = io->grad_out;
-    norm.saved_y = config->relu && kernel->op->input_count > 1 ? io->out : NULL;
+    norm.saved_y = io->out; /* only saved with a residual and a ReLU */
     norm.grad_x = io->grad_in[0];
-    norm.grad_residual = kernel->op->input_count > 1 ? io->grad_in[1] : NULL;
+    norm.grad_residual = io->grad_in[1];
     norm.grad_gamma = io->grad_param[0];
     norm.grad_beta = io->grad_param[1];
     car_vector_select()->batchnorm_backward(&norm);

@@ -35,7 +35,7 @@ static car_status batchnorm_forward(const car_kernel *kernel, const car_kernel_i
     const car_batchnorm_config *config = &kernel->op->config.batchnorm;
     car_shape shape = car_kernel_in(kernel, 0);
     int64_t channels = shape.dim[1], count = channel_count(&shape);
-    const float *x = io->in[0], *residual = kernel->op->input_count > 1 ? io->in[1] : NULL;
+    const float *x = io->in[0], *residual = io->in[1];
     float *y = io->out, *aux = io->aux;
     for (int64_t c = 0; c < channels; c++) {
         double mean, variance;
@@ -65,9 +65,8 @@ static double batchnorm_masked(const car_kernel *kernel, const car_kernel_io *io
     const car_batchnorm_config *config = &kernel->op->config.batchnorm;
     const float *grad = io->grad_out, *y = io->out;
     if (config->relu) {
-        bool passed = kernel->op->input_count > 1
-                          ? y[at] > 0
-                          : (double)car_kernel_floats(io, 0)[c] * normal + (double)car_kernel_floats(io, 1)[c] > 0;
+        bool passed =
+            y ? y[at] > 0 : (double)car_kernel_floats(io, 0)[c] * normal + (double)car_kernel_floats(io, 1)[c] > 0;
         return passed ? (double)grad[at] : 0;
     }
     return (double)grad[at];
