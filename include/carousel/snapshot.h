@@ -34,6 +34,7 @@ typedef struct car_snapshot_numbers {
     /* The first update whose gradient a corrected optimizer has seen. Not in files: a checkpoint that has that
      * gradient gives 0, one without it `updates`. */
     int64_t since;
+    bool averaged; /* the moving average has begun, whatever `updates` says; not in files */
 } car_snapshot_numbers;
 
 /* Allocates a snapshot in the arena, with undefined contents, step 0 and no norm. `previous`: with the older

@@ -204,7 +204,8 @@ static car_status check_model(const car_checkpoint *checkpoint, const car_graph 
     return CAR_OK;
 }
 
-/* Reads one part of a parameter, or substitutes it. */
+/* Reads one part of a parameter, or substitutes it: earlier weights and a moving average by the weights, a state by
+ * zeros. *exact becomes false if training then goes on in another way. */
 static car_status read_part(const car_checkpoint *checkpoint, car_snapshot *snapshot, car_snapshot_part part, int param,
                             void *values, bool *exact) {
     const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
@@ -212,8 +213,8 @@ static car_status read_part(const car_checkpoint *checkpoint, car_snapshot *snap
     const car_safetensors *file = NULL;
     const car_safetensors_tensor *tensor = find_part(checkpoint, snapshot, part, p->name, &file);
     car_status status = CAR_OK;
-    if (tensor == NULL && part == CAR_SNAPSHOT_PREVIOUS) {
-        *exact = false;
+    if (tensor == NULL && (part == CAR_SNAPSHOT_PREVIOUS || part == CAR_SNAPSHOT_AVERAGE)) {
+        *exact = *exact && part == CAR_SNAPSHOT_AVERAGE;
         tensor = find_part(checkpoint, snapshot, CAR_SNAPSHOT_WEIGHTS, p->name, &file);
     }
     if (tensor == NULL) {
@@ -232,11 +233,11 @@ done:
     return status;
 }
 
-/* Whether the files contain every optimizer state that the snapshot wants. */
+/* Whether the files contain every state that the snapshot wants for updates. */
 static bool has_states(const car_checkpoint *checkpoint, const car_snapshot *snapshot) {
     const car_graph *graph = car_program_graph(car_snapshot_program(snapshot));
     const car_safetensors *file = NULL;
-    for (int part = CAR_SNAPSHOT_STATE_0; part < CAR_SNAPSHOT_PARTS; part++) {
+    for (int part = CAR_SNAPSHOT_STATE_0; part < CAR_SNAPSHOT_AVERAGE; part++) {
         for (int p = 0; p < car_graph_param_count(graph); p++) {
             if (car_snapshot_has(snapshot, (car_snapshot_part)part, p) &&
                 !find_part(checkpoint, snapshot, (car_snapshot_part)part, car_graph_param(graph, p)->name, &file)) {

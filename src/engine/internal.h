@@ -3,6 +3,7 @@
 #define CAR_ENGINE_INTERNAL_H
 
 #include "carousel/optimizer.h"
+#include "carousel/snapshot.h"
 #include "tape/internal.h"
 
 /* Creates the state of the wanted parameters; NULL means all. Up to `threads` threads may update at once, so scratch
@@ -26,8 +27,8 @@ car_status car_optimizer_update_doubles(car_optimizer *optimizer, int param, int
                                         double lr, double scale, const double *from, double *to, const double *sum);
 bool car_optimizer_is_whole(const car_optimizer *optimizer, int param);
 
-/* See `since` in car_snapshot_numbers. */
-int64_t car_optimizer_since(const car_optimizer *optimizer);
-void car_optimizer_set_since(car_optimizer *optimizer, int64_t since);
+/* Copies `since` and `averaged` from or to the optimizer. */
+void car_optimizer_get_since(const car_optimizer *optimizer, car_snapshot_numbers *out);
+void car_optimizer_set_since(car_optimizer *optimizer, const car_snapshot_numbers *numbers);
 
 #endif

@@ -200,8 +200,12 @@ done:
     return status;
 }
 
+static bool is_at_least_zero(double value) {
+    return value >= 0 && isfinite(value);
+}
+
 bool car_optimizer_find_mistake(const car_optimizer_config *config, car_optimizer_mistake *out) {
-    static const char at_least_zero[] = "a number of at least 0";
+    static const char at_least_zero[] = "a number of at least 0", below_one[] = "at least 0 and below 1";
     bool known = config->own || (unsigned)config->kind < CAR_OPTIMIZERS;
     bool listed = config->rule_count == 0 || (config->rule_count > 0 && config->rules);
     const struct {
@@ -209,10 +213,15 @@ bool car_optimizer_find_mistake(const car_optimizer_config *config, car_optimize
         bool fine;
     } checks[] = {
         {{"kind", (double)config->kind, "a car_optimizer_kind"}, known},
-        {{"momentum", config->momentum, at_least_zero}, config->momentum >= 0 && isfinite(config->momentum)},
-        {{"weight_decay", config->weight_decay, at_least_zero},
-         config->weight_decay >= 0 && isfinite(config->weight_decay)},
-        {{"average", config->average, "at least 0 and below 1"}, config->average >= 0 && config->average < 1},
+        {{"momentum", config->momentum, at_least_zero}, is_at_least_zero(config->momentum)},
+        {{"weight_decay", config->weight_decay, at_least_zero}, is_at_least_zero(config->weight_decay)},
+        {{"average", config->average, below_one}, config->average >= 0 && config->average < 1},
+        {{"correction.c", config->correction.c, at_least_zero}, is_at_least_zero(config->correction.c)},
+        {{"correction.a", config->correction.a, at_least_zero}, is_at_least_zero(config->correction.a)},
+        {{"beta1", config->beta1, below_one}, config->beta1 >= 0 && config->beta1 < 1},
+        {{"beta2", config->beta2, below_one}, config->beta2 >= 0 && config->beta2 < 1},
+        {{"eps", config->eps, at_least_zero}, is_at_least_zero(config->eps)},
+        {{"adamw_ratio", config->adamw_ratio, at_least_zero}, is_at_least_zero(config->adamw_ratio)},
         {{"rule_count", config->rule_count, "the number of settings.rules"}, listed},
     };
     for (size_t c = 0; c < sizeof checks / sizeof checks[0]; c++) {
@@ -276,12 +285,14 @@ void car_optimizer_destroy(car_optimizer *optimizer) {
     car_context_release(context, optimizer, 1, sizeof *optimizer);
 }
 
-int64_t car_optimizer_since(const car_optimizer *optimizer) {
-    return optimizer->since;
+void car_optimizer_get_since(const car_optimizer *optimizer, car_snapshot_numbers *out) {
+    out->since = optimizer->since;
+    out->averaged = optimizer->averaged;
 }
 
-void car_optimizer_set_since(car_optimizer *optimizer, int64_t since) {
-    optimizer->since = since;
+void car_optimizer_set_since(car_optimizer *optimizer, const car_snapshot_numbers *numbers) {
+    optimizer->since = numbers->since;
+    optimizer->averaged = numbers->averaged;
 }
 
 /* ---- updates --------------------------------------------------------------------------------- */

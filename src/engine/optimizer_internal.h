@@ -64,6 +64,7 @@ struct car_optimizer {
     car_optimizer_config config;
     const car_optimizer_method *method;
     int64_t since; /* the first update whose gradient (Muon: orthogonal update) the last state has seen */
+    bool averaged; /* the moving average began before the first update */
     void **state[CAR_OPTIMIZER_MAX_STATES]; /* for each parameter; NULL = it does not have this state */
     double *lr_scale;                       /* for each parameter; car_optimizer_no_rate = frozen. NULL: 1 for all */
     /* Scratch: a room for each thread that may update at once. */

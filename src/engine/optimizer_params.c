@@ -125,7 +125,7 @@ bool car_optimizer_is_frozen(const car_optimizer *optimizer, int param) {
 void car_optimizer_begin_average(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t update,
                                  const float *from) {
     float *average = car_optimizer_state(optimizer, CAR_OPTIMIZER_AVERAGE, param);
-    if (average && update == optimizer->since) {
+    if (average && update == 0 && !optimizer->averaged) {
         memcpy(average + first, from + first, (size_t)count * sizeof *average);
     }
 }

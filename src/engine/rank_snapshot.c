@@ -308,7 +308,7 @@ static bool take_numbers(car_rank *rank, car_snapshot_numbers *out) {
         *out = s->numbers[0];
         memmove(&s->numbers[0], &s->numbers[1], (size_t)--s->number_count * sizeof *s->numbers);
     }
-    out->since = car_optimizer_since(rank->optimizer);
+    car_optimizer_get_since(rank->optimizer, out);
     return true;
 }
 

@@ -263,10 +263,8 @@ car_status car_rank_gather(car_rank *rank, car_snapshot *snapshot) {
         }
     }
     if (rank->device == 0) {
-        const car_snapshot_numbers numbers = {.step = rank->first_step,
-                                              .updates = rank->updates,
-                                              .norm = rank->last_norm,
-                                              .since = car_optimizer_since(rank->optimizer)};
+        car_snapshot_numbers numbers = {.step = rank->first_step, .updates = rank->updates, .norm = rank->last_norm};
+        car_optimizer_get_since(rank->optimizer, &numbers);
         car_snapshot_set_numbers(snapshot, &numbers);
     }
 done:
@@ -357,7 +355,7 @@ car_status car_rank_spread(car_rank *rank, car_snapshot *snapshot) {
     rank->first_step = numbers.step;
     rank->updates = numbers.updates;
     rank->last_norm = numbers.norm;
-    car_optimizer_set_since(rank->optimizer, numbers.since);
+    car_optimizer_set_since(rank->optimizer, &numbers);
     CAR_TRY(share(rank, snapshot, parts));
 done:
     return status;

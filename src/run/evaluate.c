@@ -33,8 +33,7 @@ static car_status copy_average(car_run *run, const car_snapshot *snapshot, int p
                                const car_subject *subject) {
     const float *stored =
         snapshot ? NULL : car_optimizer_state(car_rank_optimizer(run->members[0].rank), CAR_OPTIMIZER_AVERAGE, param);
-    bool begun = snapshot ? car_snapshot_get_numbers(snapshot).updates > car_snapshot_get_numbers(snapshot).since
-                          : run->judge.averaged;
+    bool begun = snapshot ? car_run_has_average(snapshot) : run->judge.averaged;
     car_status status = CAR_OK;
     if (begun && snapshot && car_snapshot_has(snapshot, CAR_SNAPSHOT_AVERAGE, param)) {
         CAR_TRY(car_snapshot_get(snapshot, CAR_SNAPSHOT_AVERAGE, param, values));

@@ -227,6 +227,8 @@ static inline bool car_member_is_first(const car_member *member) {
 car_status car_run_check_evaluation(const car_run *run);
 /* True if evaluations run beside training. */
 bool car_run_evaluates_beside(const car_run *run);
+/* Whether the moving average of a snapshot's weights, if it has one, has begun. */
+bool car_run_has_average(const car_snapshot *snapshot);
 /* Copies the averaged weights from a snapshot or, with NULL, from a rank that has all workers. The caller destroys the
  * copy. */
 car_status car_run_copy_average(car_run *run, const car_snapshot *snapshot, car_arena *arena, car_subject *subject);

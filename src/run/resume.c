@@ -6,7 +6,13 @@
 
 /* ---- from a checkpoint ----------------------------------------------------------------------- */
 
-/* The state of another optimizer is of no use: sets it to zero, as before the first step. */
+bool car_run_has_average(const car_snapshot *snapshot) {
+    car_snapshot_numbers numbers = car_snapshot_get_numbers(snapshot);
+    return numbers.updates > 0 || numbers.averaged;
+}
+
+/* The state of another optimizer is of no use: sets it to zero, as before the first step. Only the moving average of
+ * the weights goes on. */
 static car_status forget_state(const car_run *run, car_snapshot *snapshot) {
     size_t most = car_graph_param_bytes(run->graph);
     car_snapshot_numbers numbers = car_snapshot_get_numbers(snapshot);
@@ -14,12 +20,13 @@ static car_status forget_state(const car_run *run, car_snapshot *snapshot) {
     car_status status = CAR_OK;
     CAR_TRY(car_context_allocate(run->context, most, 1, &zeros));
     for (int p = 0; p < car_graph_param_count(run->graph); p++) {
-        for (int part = CAR_SNAPSHOT_STATE_0; part < CAR_SNAPSHOT_PARTS; part++) {
+        for (int part = CAR_SNAPSHOT_STATE_0; part < CAR_SNAPSHOT_AVERAGE; part++) {
             if (car_snapshot_has(snapshot, (car_snapshot_part)part, p)) {
                 CAR_TRY(car_snapshot_set(snapshot, (car_snapshot_part)part, p, zeros));
             }
         }
     }
+    numbers.averaged = car_run_has_average(snapshot);
     numbers.updates = numbers.since = 0;
     car_snapshot_set_numbers(snapshot, &numbers);
     car_context_log(run->context, CAR_LOG_WARNING,
@@ -65,7 +72,7 @@ static car_status read_snapshot(car_run *run, int64_t step, car_snapshot *snapsh
                         "optimizer: the run continues, but not exactly as it would have without a break",
                         (long long)step);
     }
-    run->judge.averaged = car_snapshot_get_numbers(snapshot).updates > car_snapshot_get_numbers(snapshot).since;
+    run->judge.averaged = car_run_has_average(snapshot);
 done:
     car_checkpoint_close(checkpoint);
     return status;

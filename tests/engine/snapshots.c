@@ -118,7 +118,7 @@ int car_snapshots_expected(const car_placement_setting *s, int64_t steps) {
 bool car_snapshots_are_equal(const car_graph *graph, const car_snapshot *a, const car_snapshot *b, bool whole) {
     car_snapshot_numbers left = car_snapshot_get_numbers(a), right = car_snapshot_get_numbers(b);
     bool same = left.step == right.step && left.updates == right.updates && left.since == right.since &&
-                (left.norm == right.norm || (isnan(left.norm) && isnan(right.norm)));
+                left.averaged == right.averaged && (left.norm == right.norm || (isnan(left.norm) && isnan(right.norm)));
     if (!same) {
         printf("   numbers differ: step %lld and %lld, updates %lld and %lld, norm %g and %g\n", (long long)left.step,
                (long long)right.step, (long long)left.updates, (long long)right.updates, left.norm, right.norm);

@@ -81,7 +81,8 @@ static void check_optimizer(car_optimizer_config config, const char *name, bool 
     float versions[2][COUNT], sum[COUNT];
     double start[COUNT], given[COUNT][STEPS];
     set_up(&f, &config);
-    car_optimizer_set_since(f.optimizer, SINCE); /* as after a checkpoint of step 1 that had no last gradient */
+    /* as after a checkpoint of step 1 that had no last gradient */
+    car_optimizer_set_since(f.optimizer, &(car_snapshot_numbers){.since = SINCE});
     int param = car_graph_find_param(f.graph, name);
     int count = (int)car_shape_elements(car_graph_param(f.graph, param)->shape);
     double decay =

@@ -90,7 +90,7 @@ car_status car_optimizer_update_doubles(car_optimizer *optimizer, int param, int
                   own > 1 ? state_of(optimizer, 1, param, first) : NULL},
         .last = config->correction.a != 0 ? state_of(optimizer, own, param, first) : NULL,
     };
-    if (average && step == optimizer->since) {
+    if (average && step == 0 && !optimizer->averaged) {
         memcpy(average, update.from, (size_t)count * sizeof *average);
     }
     car_status status = CAR_OK;
