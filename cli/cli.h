@@ -98,8 +98,9 @@ const char *car_cli_take_word(const car_cli_option *options, int count, int *arg
 /* Replaces the short form of an option by the long one, in place: -o by --output. */
 void car_cli_write_out(int argc, char **argv, const char *brief, const char *whole);
 
-/* Returns CAR_CLI_GO_ON if the model exists, even if it can only be planned; else CAR_CLI_USAGE after a message. */
-int car_cli_check_model(const char *command, const char *name);
+/* Returns CAR_CLI_GO_ON if the model exists, even if it can only be planned; else CAR_CLI_USAGE after a message, which
+ * lists such models too if `planned`. */
+int car_cli_check_model(const char *command, const char *name, bool planned);
 
 /* Reads two finite numbers with a separator between them and nothing after. */
 bool car_cli_read_pair(const char *text, char separator, double *first, double *second);

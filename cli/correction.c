@@ -90,9 +90,18 @@ static const char *option_then(const cJSON *then) {
     return text ? text : "off";
 }
 
-void car_train_default_correction(cJSON *then) {
-    if (then && !cJSON_GetObjectItemCaseSensitive(then, "delay-correction")) {
-        cJSON_AddStringToObject(then, "delay-correction", option_then(then));
+void car_train_compare_correction(const car_train_run *t, cJSON *then) {
+    const char *used = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(then, in_use));
+    char now[80];
+    write_correction(t, now, sizeof now);
+    bool same = used && strcmp(used, now) == 0; /* auto may have chosen what is now given, or the reverse */
+    const char *option = same ? t->options.delay_correction : option_then(then);
+    if (then) {
+        cJSON *value = cJSON_CreateString(option);
+        cJSON_DeleteItemFromObjectCaseSensitive(then, "delay-correction");
+        if (!value || !cJSON_AddItemToObject(then, "delay-correction", value)) {
+            cJSON_Delete(value);
+        }
     }
 }
 

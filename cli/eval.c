@@ -51,7 +51,7 @@ static int read_run(const car_cli_command *command, evaluation_run *run) {
 static int check_options(const evaluation_run *run) {
     const car_train_options *o = &run->options;
     if (o->data && (run->weights_path || run->directory)) {
-        return o->model ? car_cli_check_model("eval", o->model) : CAR_CLI_GO_ON; /* else the card names it */
+        return o->model ? car_cli_check_model("eval", o->model, false) : CAR_CLI_GO_ON; /* else the card names it */
     }
     return car_cli_fail(CAR_CLI_USAGE,
                         "eval: --%s is missing. Name the directory of a run, or see 'carousel eval --help'",

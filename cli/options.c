@@ -154,7 +154,7 @@ void car_cli_list_paper_models(char *text, size_t capacity) {
     }
 }
 
-int car_cli_check_model(const char *command, const char *name) {
+int car_cli_check_model(const char *command, const char *name, bool planned) {
     char known[512] = "";
     size_t used = 0;
     if (car_model_find(name)) {
@@ -163,13 +163,21 @@ int car_cli_check_model(const char *command, const char *name) {
     for (int m = 0; m < car_model_count() && used < sizeof known; m++) {
         used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", m ? ", " : "", car_model_info_at(m)->name);
     }
+    for (int m = 0; planned && m < car_model_paper_count() && used < sizeof known; m++) {
+        used += (size_t)snprintf(known + used, sizeof known - used, ", %s", car_model_paper_at(m)->name);
+    }
     return car_cli_fail(CAR_CLI_USAGE, "%s: there is no model '%.64s'; the models are %s", command, name, known);
 }
 
 /* ---- parsing --------------------------------------------------------------------------------- */
 
+/* One letter stands for a short form, which car_cli_write_out wrote out. */
+static const char *dashes_of(const char *name) {
+    return strlen(name) == 1 ? "-" : "--";
+}
+
 static bool refuse(const car_cli_command *command, const char *name, const char *value, const char *why) {
-    car_cli_fail(0, "%s: --%s %s: %s", command->name, name, value, why);
+    car_cli_fail(0, "%s: %s%s %s: %s", command->name, dashes_of(name), name, value, why);
     return false;
 }
 
@@ -269,7 +277,8 @@ static bool parse_one(const car_cli_command *command, const car_cli_option *opti
     }
     const char *value = equals ? equals + 1 : *index + 1 < argc ? argv[*index + 1] : NULL;
     if (!value) {
-        car_cli_fail(0, "%s: --%s requires a value: %s", command->name, option->name, option->value);
+        car_cli_fail(0, "%s: %s%s requires a value: %s", command->name, dashes_of(option->name), option->name,
+                     option->value);
         return false;
     }
     *index += equals ? 1 : 2;

@@ -99,7 +99,10 @@ static int read_options(int argc, char **argv, car_plan_options *o) {
     car_cli_list_choices(lists, sizeof lists);
     const car_cli_command command = {"plan", "Shows what a run would do and need, without running it.",
                                      "carousel plan --model NAME --workers N [OPTIONS]", lists};
-    return car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
+    int code = car_cli_parse(&command, options, (int)(sizeof options / sizeof options[0]), argc, argv);
+    return code == CAR_CLI_GO_ON && car_cli_peek(argc, argv, "steps") && !o->dump
+               ? car_cli_fail(CAR_CLI_USAGE, "plan: --steps requires --dump")
+               : code;
 }
 
 /* Checks what no library call would find. Returns CAR_CLI_GO_ON, or the exit code after a message. */
@@ -397,7 +400,7 @@ int car_cli_plan(int argc, char **argv) {
     int code = read_options(argc, argv, &o);
     code = code == CAR_CLI_GO_ON ? check_options(&o) : code;
     code = code == CAR_CLI_GO_ON ? car_cli_plan_check_recommend(argc, argv, &o) : code;
-    code = code == CAR_CLI_GO_ON ? car_cli_check_model("plan", o.model) : code;
+    code = code == CAR_CLI_GO_ON ? car_cli_check_model("plan", o.model, true) : code;
     if (code != CAR_CLI_GO_ON) {
         return code;
     }

@@ -40,9 +40,10 @@ void car_cli_plan_explain(const car_plan_subject *s, const car_recommendation *r
         snprintf(text, capacity, "as fast, but its gradients are late");
         break;
     case CAR_REASON_EQUAL:
-        snprintf(text, capacity,
-                 it->choice.batch < best->choice.batch ? "as fast, in smaller micro-batches: needs %s"
-                                                       : "as fast, but needs %s",
+        snprintf(text, capacity, "as fast%s %s",
+                 it->choice.batch < best->choice.batch ? ", in smaller micro-batches: needs"
+                 : it->memory > best->memory           ? ", but needs"
+                                                       : ": needs",
                  car_size_shown(it->memory).text);
         break;
     case CAR_REASON_COMPUTES:

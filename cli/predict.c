@@ -31,10 +31,12 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
                                      "carousel predict RUN|WEIGHTS.safetensors IMAGE|DIR... [OPTIONS]", models};
     car_status status = CAR_OK;
     const char *word = NULL;
+    bool named = false;
     if (!car_cli_wants_help(argc, argv)) {
         run->place = car_cli_take_word(options, COUNT, &argc, argv);
         while (run->place && status == CAR_OK && (word = car_cli_take_word(options, COUNT, &argc, argv))) {
             status = car_predict_add(run, word);
+            named = true;
         }
     }
     int code =
@@ -43,9 +45,10 @@ static int read_options(int argc, char **argv, car_predict_run *run) {
         code = car_cli_fail(CAR_CLI_USAGE, "predict: no weights are given; see 'carousel predict --help'");
     } else if (code == CAR_CLI_GO_ON && run->file_count == 0) {
         code = car_cli_fail(run->others ? CAR_CLI_FAILED : CAR_CLI_USAGE,
-                            "predict: no images were found (.jpg, .jpeg, .png, .webp)");
+                            named ? "predict: no images were found (.jpg, .jpeg, .png, .webp)"
+                                  : "predict: no IMAGE or DIR is given; see 'carousel predict --help'");
     }
-    return code == CAR_CLI_GO_ON && o->model ? car_cli_check_model("predict", o->model) : code;
+    return code == CAR_CLI_GO_ON && o->model ? car_cli_check_model("predict", o->model, false) : code;
 }
 
 /* ---- the model ------------------------------------------------------------------------------- */

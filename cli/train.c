@@ -152,10 +152,13 @@ static void tear_down(car_train_run *t) {
 }
 
 static int check_options(const car_train_options *o) {
-    if (!o->model && o->out && car_train_resumes(o)) {
+    if (car_train_resumes(o) && !o->out) {
+        return car_cli_fail(CAR_CLI_USAGE, "train: --resume requires --out DIR, the directory of the run to resume");
+    }
+    if (!o->model && !o->config && car_train_resumes(o)) {
         return car_cli_fail(CAR_CLI_FAILED, "train: there is no run to resume in %s: it has no config.json", o->out);
     }
-    return o->model ? car_cli_check_model("train", o->model)
+    return o->model ? car_cli_check_model("train", o->model, false)
                     : car_cli_fail(CAR_CLI_USAGE,
                                    "train: --model NAME is missing; 'carousel train --help' lists the models");
 }

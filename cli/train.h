@@ -142,8 +142,9 @@ void car_train_show_rules(const car_train_run *t); /* prints how many parameters
 void car_train_describe_correction(const car_train_run *t, char *text, size_t capacity);
 /* Adds the correction that is used, which --delay-correction auto does not tell, to a checkpoint's configuration. */
 void car_train_add_correction(const car_train_run *t, cJSON *configuration);
-/* Adds the default to the configuration of a run that is older than the option. */
-void car_train_default_correction(cJSON *then);
+/* Prepares a checkpoint's configuration for a comparison: sets its option to this run's if both mean the same, and to
+ * `off` if it is older than the option. */
+void car_train_compare_correction(const car_train_run *t, cJSON *then);
 /* Warns if a resumed run has another correction. `has_last`: the checkpoint is complete. */
 void car_train_tell_correction(const car_train_run *t, const cJSON *then, bool has_last);
 
@@ -157,6 +158,11 @@ car_status car_train_recall(car_train_run *t);
 car_status car_train_load(car_train_run *t);
 /* *out: the run was finished by an earlier start and has its summary. All ranks call it. */
 car_status car_train_was_over(car_train_run *t, bool *out);
+
+/* ---- train_typed.c ----------------------------------------------------------------------------------------------- */
+
+/* Returns CAR_CLI_GO_ON, or the exit code after a message about an option that would have no effect. */
+int car_train_check_typed(int argc, char **argv, const car_train_options *options);
 
 /* ---- train_plan.c: --plan FILE ----------------------------------------------------------------------------------- */
 

@@ -30,6 +30,9 @@ static peaks find_peaks(const car_train_run *t) {
         p.activations_sum += held;
         p.rss_sum += a->rss;
     }
+    if (!t->launched) {
+        p.rss_sum = p.rss; /* the ranks are threads of one process, and each has that process's size */
+    }
     return p;
 }
 

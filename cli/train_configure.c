@@ -126,8 +126,7 @@ static car_status check_files(car_train_run *t) {
     const struct {
         bool given;
         const char *message;
-    } wishes[] = {{car_train_resumes(o), "--resume requires --out DIR, the directory of the run to resume"},
-                  {o->tensorboard, "--tensorboard requires --out DIR, where its files are written"},
+    } wishes[] = {{o->tensorboard, "--tensorboard requires --out DIR, where its files are written"},
                   {o->keep_best, "--keep-best requires --out DIR to save the weights in"}};
     if (strcmp(o->order, "shuffled") != 0 && strcmp(o->order, "sequential") != 0) {
         return car_context_fail(t->context, CAR_ERROR_ARGUMENT, "--order %s: it must be shuffled or sequential",

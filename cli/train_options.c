@@ -82,8 +82,9 @@ static int fill_table(car_train_options *o, car_cli_option *table) {
          0, 0},
         {"lr-schedule", "KIND", "const, cosine or step:EPOCHS:GAMMA (with synthetic data: step:STEPS:GAMMA)",
          CAR_CLI_TEXT, &o->schedule, 0, 0},
-        {"warmup", "STEPS", "linear warm-up of the learning rate (default: 0; cdp-v1: set by --delay-correction auto)",
-         CAR_CLI_INT, &o->warmup, 0, 1e9},
+        {"warmup", "STEPS",
+         "linear warm-up of the learning rate (default: 0; cdp-v1, 2bw: set by --delay-correction auto)", CAR_CLI_INT,
+         &o->warmup, 0, 1e9},
         {"clip-norm", "X", "clip the global norm of the gradient to X; 0 = off", CAR_CLI_REAL, &o->clip_norm, 0, 1e12},
         {"skip-nonfinite", NULL, "skip a step whose loss or gradient is not finite", CAR_CLI_FLAG, &o->skip_nonfinite,
          0, 0},
@@ -198,6 +199,22 @@ int car_train_read_config(const car_cli_command *command, const char *path, car_
     return car_cli_read_config(command, table, count, path, &o->config_texts);
 }
 
+/* Drops values of the file that are about something else than what is typed. */
+static void drop_overridden(int argc, char **argv, car_train_options *o) {
+    const char *optimizer = car_cli_peek(argc, argv, "optimizer");
+    bool another = optimizer && strcmp(optimizer, o->optimizer) != 0;
+    if (car_cli_peek(argc, argv, "steps") || car_cli_peek(argc, argv, "epochs")) {
+        o->steps = 0;
+        o->epochs = 0;
+    }
+    if (another) {
+        o->momentum = -1; /* the optimizer's default */
+    }
+    if (another || car_cli_peek(argc, argv, "delay-correction")) {
+        o->nesterov = false; /* it is a correction, too */
+    }
+}
+
 int car_train_read_options(int argc, char **argv, car_train_options *o) {
     char lists[4096];
     car_cli_option table[CAR_TRAIN_OPTIONS];
@@ -210,11 +227,7 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
     car_cli_add_advice(lists, sizeof lists);
     const car_cli_command command = {"train", "Trains a model.", "carousel train --model NAME [OPTIONS]", lists};
     int code = car_cli_wants_help(argc, argv) ? CAR_CLI_GO_ON : read_config(&command, table, count, argc, argv, o);
-    /* Giving --steps or --epochs overrides both values of the file. */
-    if (car_cli_peek(argc, argv, "steps") || car_cli_peek(argc, argv, "epochs")) {
-        o->steps = 0;
-        o->epochs = 0;
-    }
+    drop_overridden(argc, argv, o);
     code = code == CAR_CLI_GO_ON ? car_cli_parse(&command, table, count, argc, argv) : code;
     if (o->momentum < 0) {
         car_optimizer_kind kind = car_optimizer_config_default().kind;
@@ -222,7 +235,8 @@ int car_train_read_options(int argc, char **argv, car_train_options *o) {
         o->momentum = car_optimizer_info_of(kind)->momentum;
     }
     o->asked_steps = o->steps;
-    return code == CAR_CLI_GO_ON ? car_train_read_plan(argc, argv, o) : code;
+    code = code == CAR_CLI_GO_ON ? car_train_read_plan(argc, argv, o) : code;
+    return code == CAR_CLI_GO_ON ? car_train_check_typed(argc, argv, o) : code;
 }
 
 car_status car_train_read_precision(car_context *context, car_train_options *o) {

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "carousel/convention.h"
@@ -26,6 +27,7 @@ static bool read_steps(const char *text, int64_t *first, int64_t *end) {
 static car_status check_folder(car_context *context, const char *path) {
     char folder[CAR_TRAIN_PATH] = ".";
     const char *slash = strrchr(path, '/');
+    struct stat entry;
     size_t length = slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
     if (length >= sizeof folder) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "--trace: the path is too long");
@@ -33,6 +35,9 @@ static car_status check_folder(car_context *context, const char *path) {
     if (length > 0) {
         memcpy(folder, path, length);
         folder[length] = '\0';
+    }
+    if (stat(path, &entry) == 0 && S_ISDIR(entry.st_mode)) {
+        return car_context_fail(context, CAR_ERROR_ARGUMENT, "--trace %s: it is a directory; name a file", path);
     }
     if (access(folder, W_OK) != 0) {
         return car_context_fail(context, CAR_ERROR_IO, "--trace %s: cannot write to %s: %s", path, folder,

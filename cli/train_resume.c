@@ -74,7 +74,6 @@ static void default_options(cJSON *then) {
         cJSON_AddNumberToObject(then, "accumulate", 1);
         cJSON_AddStringToObject(then, "sum-order", "auto");
     }
-    car_train_default_correction(then);
 }
 
 static bool is_same(const cJSON *then, const cJSON *now, const char *name) {
@@ -118,6 +117,7 @@ void car_train_tell_differences(const car_train_run *t) {
     }
     cJSON *then = cJSON_Parse(kept), *now = car_train_config_of(&t->options);
     default_options(then);
+    car_train_compare_correction(t, then);
     find_differences(then, now, names, sizeof names);
     if (names[0]) {
         car_context_log(

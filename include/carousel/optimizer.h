@@ -32,6 +32,8 @@ typedef enum car_optimizer_kind {
 typedef struct car_optimizer_info {
     const char *name, *summary;
     double momentum;   /* default of --momentum */
+    bool has_momentum; /* supports --momentum */
+    bool has_betas;    /* supports --betas */
     bool has_nesterov; /* supports --nesterov */
     bool two_rates;    /* some parameters have their own learning rate: adamw_ratio, --adamw-lr */
     bool uneven;       /* keeps more state for some parameters than for others */

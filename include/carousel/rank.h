@@ -17,6 +17,8 @@ extern "C" {
 
 typedef struct car_rank car_rank;
 
+/* CAR_ERROR_ARGUMENT unless the transport has as many ranks as the plan needs. */
+car_status car_rank_check_size(const car_plan *plan, const car_transport *transport);
 /* As car_trainer_create; `threads` is the number of this rank. `report` and `on_snapshot` are called on rank 0 only.
  * snapshot_every and weights_every must be the same on all ranks. */
 car_status car_rank_create(const car_plan *plan, const car_program *program, car_arena *arena, car_transport *transport,

@@ -20,7 +20,8 @@ car_correction car_correction_choose(const car_plan_config *plan, const car_opti
     car_lateness late = car_rule_info_of(plan->rule)->late;
     double memory = memory_of(config), several = plan->accumulate > 1 ? plan->accumulate : 1;
     bool ahead = late == CAR_LATE_EVERYWHERE && car_optimizer_method_of(config)->looks_ahead;
-    if (late == CAR_LATE_NEVER || memory <= 0) {
+    bool never = late == CAR_LATE_NEVER || (late == CAR_LATE_PARTLY && plan->workers == 1);
+    if (never || memory <= 0) {
         return (car_correction){0};
     }
     return (car_correction){.c = ahead ? memory * (1 + memory / several) : memory / several, .a = 1 / several};

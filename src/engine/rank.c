@@ -8,20 +8,26 @@
 
 /* ---- creating -------------------------------------------------------------------------------- */
 
+car_status car_rank_check_size(const car_plan *plan, const car_transport *transport) {
+    CAR_REQUIRE(NULL, plan);
+    CAR_REQUIRE(car_plan_context(plan), transport);
+    const car_plan_config *p = car_plan_config_of(plan);
+    int needed = car_plan_ranks(plan), size = car_transport_size(transport);
+    if (size != needed) {
+        return car_context_fail(
+            car_plan_context(plan), CAR_ERROR_ARGUMENT,
+            "placement %s with %d workers and rule %s needs %d ranks, but there are %d: use mpirun -n %d",
+            car_placement_text(p->placement), p->workers, car_rule_text(p->rule), needed, size, needed);
+    }
+    return CAR_OK;
+}
+
 static car_status check(const car_plan *plan, const car_program *program, const car_transport *transport,
                         const car_trainer_config *config) {
     car_context *context = car_plan_context(plan);
-    const car_plan_config *p = car_plan_config_of(plan);
     const car_partition *partition = car_plan_partition(plan);
     if (partition->graph != car_program_graph(program)) {
         return car_context_fail(context, CAR_ERROR_ARGUMENT, "the plan and the program were made for different graphs");
-    }
-    if (car_transport_size(transport) != car_plan_ranks(plan)) {
-        return car_context_fail(
-            context, CAR_ERROR_ARGUMENT,
-            "placement %s with %d workers and rule %s needs %d ranks, but there are %d: use mpirun -n %d",
-            car_placement_text(p->placement), p->workers, car_rule_text(p->rule), car_plan_ranks(plan),
-            car_transport_size(transport), car_plan_ranks(plan));
     }
     if (!car_plan_is_proven(plan)) {
         return car_context_fail(
@@ -181,6 +187,7 @@ car_status car_rank_create(const car_plan *plan, const car_program *program, car
     car_rank *rank = NULL;
     car_status status = CAR_OK;
     *out = NULL;
+    CAR_TRY(car_rank_check_size(plan, transport));
     CAR_TRY(check(plan, program, transport, config));
     CAR_TRY(car_context_allocate(context, 1, sizeof *rank, &rank));
     rank->context = context;

@@ -40,8 +40,8 @@ static double copied_bytes(const car_plan *plan, int rank) {
     return most;
 }
 
-/* Upper bound of the activations that a custom plan lets a rank hold: one micro-batch of each of its workers. If ranks
- * have stages, all micro-batches of a step, since all forwards may come first. */
+/* Upper bound of the activations that a custom plan lets a rank have: one micro-batch of each of its workers. If ranks
+ * have stages, all micro-batches of a step, since all forwards may come first. And what a backward needs on top. */
 static size_t held_bytes(const car_plan *plan, int rank) {
     const car_partition *partition = car_plan_partition(plan);
     const car_plan_config *config = car_plan_config_of(plan);
@@ -54,7 +54,7 @@ static size_t held_bytes(const car_plan *plan, int rank) {
             bytes += own ? partition->stages[j].held_bytes : 0;
         }
     }
-    return bytes;
+    return bytes + partition->curve.peak - partition->held_bytes;
 }
 
 /* What evaluations beside training need on rank 0: weights, their average, and about three times the largest tensor for

@@ -115,7 +115,7 @@ static car_status build_model(car_run *run) {
     const car_model_info *known = o->model ? car_model_find(o->model) : NULL;
     car_status status = CAR_OK;
     if (known && known->on_paper) {
-        return car_context_fail(run->context, CAR_ERROR_UNSUPPORTED,
+        return car_context_fail(run->context, CAR_ERROR_ARGUMENT,
                                 "model %s can only be planned (carousel plan), not trained; 'carousel train --help' "
                                 "lists the models that can be trained",
                                 o->model);

@@ -208,6 +208,7 @@ static car_status create(car_member *member, void *user) {
                                    mapped && car_plan_config_of(run->plan)->mapping == CAR_MAPPING_INTERLEAVED));
     CAR_TRY(car_member_settle(member, create_arena(member)));
     if (car_run_has_ranks(run)) {
+        CAR_TRY(car_member_settle(member, car_rank_check_size(run->plan, member->transport)));
         CAR_TRY(car_member_check_memory(member));
     }
     CAR_TRY(car_member_settle(member, create_rank(member)));

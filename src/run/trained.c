@@ -56,7 +56,7 @@ static car_status find_model(car_trained *trained, const car_trained_options *op
                                 trained->path, name);
     }
     if (trained->model->on_paper) {
-        return car_context_fail(trained->context, CAR_ERROR_UNSUPPORTED,
+        return car_context_fail(trained->context, CAR_ERROR_ARGUMENT,
                                 "model %s can only be planned (carousel plan), not trained", name);
     }
     if (named && strcmp(name, named) == 0) {

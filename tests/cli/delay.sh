@@ -102,6 +102,43 @@ train auto --resume --steps 8 --momentum 0.5
 grep -q "the delay correction was c 1.71, a 1; from here on it is c 0.75, a 1" "$directory/log" ||
     fail "another choice of auto: $(cat "$directory/log")"
 
+# The same correction is no difference, whether it was chosen or given.
+train auto --resume --steps 9 --momentum 0.5 --delay-correction 0.75,1
+grep -q "not exactly" "$directory/log" && fail "what auto had chosen was given: $(cat "$directory/log")"
+
+# Nesterov's momentum is kept, but not beside another correction or optimizer, which has a momentum of its own.
+train nesterov --resume --steps 7
+grep -q "Nesterov momentum" "$directory/log" || fail "--nesterov was not kept: $(cat "$directory/log")"
+train nesterov --resume --steps 8 --delay-correction 0.5,1
+grep -q "the delay correction was Nesterov momentum; from here on it is c 0.5, a 1" "$directory/log" ||
+    fail "another correction than Nesterov's: $(cat "$directory/log")"
+train momentum "${net[@]}" --rule dp --steps 2 --nesterov --momentum 0.8
+train momentum --resume --steps 4 --optimizer muon
+grep -q '"momentum":[^0-9]*0.95' "$directory/momentum/config.json" || fail "muon with SGD's momentum: $(cat "$directory/momentum/config.json")"
+
+# A moving average outlives a change of the correction or the optimizer, and to begin one changes no weights.
+averaged=(--model mlp --width 8 --depth 2 --batch 4 --workers 2 --threads 1 --rule dp)
+last() { # RUN: the average's distance from the weights, as the program evaluates both
+    tail -n 1 "$directory/$1/evaluations.jsonl" | python3 -c "import json,sys; r = json.load(sys.stdin); print(r['loss'] == r['average_loss'])"
+}
+train mean "${averaged[@]}" --steps 30 --lr 0.1 --ema 0.999 --eval-every 30
+for change in "--delay-correction 0.9,1" "--optimizer adamw" "--rule cdp-v2"; do
+    cp -r "$directory/mean" "$directory/mean${change// /}"
+    # shellcheck disable=SC2086 # words
+    train "mean${change// /}" --resume --steps 31 --eval-every 31 --lr 0 $change
+    [ "$(last "mean${change// /}")" = False ] || fail "$change: the moving average began anew"
+done
+train plain "${averaged[@]}" --rule cdp-v2 --steps 5
+cp -r "$directory/plain" "$directory/begun"
+train plain --resume --steps 8
+train begun --resume --steps 8 --ema 0.9
+same plain begun "to begin a moving average changed the weights"
+
+# One worker is never late under cdp-v2.
+train alone "${averaged[@]}" --workers 1 --rule cdp-v2 --steps 5
+train alone-dp "${averaged[@]}" --workers 1 --steps 5
+same alone alone-dp "cdp-v2 with one worker is not dp"
+
 # The plan counts what a run keeps.
 bytes() { # FIELD OPTIONS...
     local field=$1

@@ -113,9 +113,11 @@ for megabytes in 320 398 436 650; do
 done
 
 # What was typed wrong.
-for option in rule optimizer placement order delay-correction lr-schedule betas mapping convolutions memory data; do
+for option in rule optimizer placement order delay-correction lr-schedule convolutions memory data; do
     expect 2 "bogus" train --model mlp --steps 1 --$option bogus
 done
+expect 2 "bogus" train --model mlp --steps 1 --optimizer adamw --betas bogus
+expect 2 "bogus" train --model mlp --steps 1 --placement replica --mapping bogus
 expect 2 "must be a multiple" train --model mlp --steps 1 --workers 2 --stages 3
 expect 2 "must be a multiple" plan --model mlp --workers 2 --stages 3
 expect 2 "nan" train --model mlp --steps 1 --placement replica --workers 2 --delay-correction nan

@@ -67,6 +67,8 @@ expect 0 "--freshness-slack 1" --model mlp --workers 16 --placement replica
 expect 0 "--partition params" --model resnet18 --workers 4 --placement zero
 expect 0 "--rule accumulate" --model resnet18 --workers 4 --threads 2 --batch 1
 expect 0 "PipeDream-2BW" --model mlp --workers 3 --placement pipeline --rule cdp-v1
+expect 2 "--steps requires --dump" --model mlp --steps 3
+expect 2 "gpt3-175b" --model nope
 expect 0 "--batch 8 --accumulate 2 trains on the same samples" --model mlp --workers 4 --batch 16
 for none in "--rule stagger" "--batch 15" "--accumulate 2"; do # nothing is late, or it cannot be halved, or it is
     # shellcheck disable=SC2086

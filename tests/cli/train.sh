@@ -33,11 +33,21 @@ expect 2 "--order random" train --model mlp --order random
 expect 2 "is endless" train --model mlp --epochs 2
 expect 1 "/nonexistent/w.safetensors" train --model mlp --init /nonexistent/w.safetensors
 expect 2 "--resume requires --out" train --model mlp --resume
+expect 2 "--resume requires --out" train --resume
+expect 2 "--checkpoint-every requires --out" train --model mlp --checkpoint-every 1
+expect 2 "--keep requires --out" train --model mlp --keep 3
+expect 2 "--reset-head requires --init" train --model mlp --reset-head
+expect 2 "--momentum requires --optimizer sgd or muon" train --model mlp --optimizer adamw --momentum 0.5
+expect 2 "--betas requires --optimizer adamw or muon" train --model mlp --betas 0.9,0.9
+expect 2 "--adamw-lr requires --optimizer muon" train --model mlp --adamw-lr 0.1
+expect 2 "--mapping requires a --placement with ranks" train --model mlp --mapping contiguous
+expect 2 "--piece-bytes requires a --placement with ranks" train --model mlp --piece-bytes 100
+expect 2 "it is a directory" train --model mlp --steps 1 --trace "$directory"
 expect 1 "could not read /nonexistent.json" train --config /nonexistent.json
 expect 2 "--weights FILE is missing" eval --model mlp
 expect 2 "there is no rule" train --model mlp --rule cdp
 expect 2 "--lr-schedule step:0:1" train --model mlp --lr-schedule step:0:1
-expect 2 "--betas 0.9" train --model mlp --betas 0.9
+expect 2 "--betas 0.9" train --model mlp --optimizer adamw --betas 0.9
 expect 2 "it must be auto, direct or winograd" train --model mlp --convolutions fast
 expect 2 "--nesterov needs" train --model mlp --nesterov --momentum 0
 expect 2 "must be a multiple" train --model mlp --workers 4 --stages 6
@@ -45,7 +55,7 @@ expect 2 "only rule cdp-v2" train --model mlp --rule dp --freshness-slack 1
 expect 1 "cannot create the run directory" train --model mlp --steps 1 --out /nonexistent/run
 expect 2 "resnet20" train --model resnet21
 expect 2 "there is no model 'resnet21'" eval --model resnet21 --weights none --data synthetic
-expect 1 "can only be planned" train --model gpt3-175b --workers 2 --steps 1
+expect 2 "can only be planned" train --model gpt3-175b --workers 2 --steps 1
 expect 2 "vit-tiny" train --model vit-tiny --image-size 33
 expect 2 "gpt2-nano" train --model gpt2-nano --seq-len 4000
 expect 1 "not finite" train --model mlp --steps 50 --lr 1e6

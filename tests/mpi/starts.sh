@@ -121,9 +121,9 @@ fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --lr 0.5
 expect 'rank 1 differs from rank 0 in its configuration: --lr 0.5, not 0.05; --nesterov true, not false. It must be the same on all ranks'
 fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --convolutions direct
 expect 'rank 1 differs from rank 0 in its configuration: --convolutions "direct", not "auto"'
-fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --betas 3
+fails start_unlike "$carousel" "${zero[@]}" -- "$carousel" "${zero[@]}" --optimizer adamw --betas 3
 expect 'carousel: rank 1: --betas 3: it must be two numbers'
-fails start 2 "$carousel" "${zero[@]}" --betas 3
+fails start 2 "$carousel" "${zero[@]}" --optimizer adamw --betas 3
 expect 'carousel: --betas 3: it must be two numbers'
 [ "$(grep -c 'two numbers' "$work/log")" = 1 ] || fail "what all ranks have typed wrong is said more than once"
 cp "$carousel" "$work/other"

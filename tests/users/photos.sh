@@ -162,7 +162,9 @@ expect 1 "new/jay.png: " predict run photos/train/vehicle/text.png new/jay.png
 expect 0 "damaged: photos/train/vehicle/cut.jpg" predict run photos/train/vehicle/cut.jpg
 expect 1 '"error":"photos/train/vehicle/text.png: Not a PNG file' predict run photos/train/vehicle/text.png --json
 expect 2 "no weights are given" predict
-expect 2 "no images were found" predict run
+mkdir empty
+expect 2 "no IMAGE or DIR is given" predict run
+expect 2 "no images were found" predict run empty
 expect 2 "does not say which model it is of" predict resnet18.safetensors new
 expect 0 "class " predict resnet18.safetensors new --model resnet18 --image-size 96
 

@@ -49,7 +49,7 @@ static car_status update(const car_param_update *u) {
 }
 
 const car_optimizer_method car_optimizer_adamw = {
-    .info = {.name = "adamw", .summary = "adaptive moments, decoupled decay", .momentum = 0.9},
+    .info = {.name = "adamw", .summary = "adaptive moments, decoupled decay", .momentum = 0.9, .has_betas = true},
     .states = states,
     .memory = memory,
     .warmup = {3, 8},

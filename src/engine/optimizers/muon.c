@@ -182,6 +182,8 @@ const car_optimizer_method car_optimizer_muon = {
     .info = {.name = "muon",
              .summary = "orthogonalized updates of hidden matrices, the rest by AdamW",
              .momentum = 0.95,
+             .has_momentum = true,
+             .has_betas = true,
              .two_rates = true,
              .uneven = true},
     .states = states,

@@ -37,7 +37,11 @@ static car_status update(const car_param_update *u) {
 }
 
 const car_optimizer_method car_optimizer_sgd = {
-    .info = {.name = "sgd", .summary = "momentum, or Nesterov's", .momentum = 0.9, .has_nesterov = true},
+    .info = {.name = "sgd",
+             .summary = "momentum, or Nesterov's",
+             .momentum = 0.9,
+             .has_momentum = true,
+             .has_nesterov = true},
     .states = states,
     .memory = memory,
     .corrects_memory = true,
