@@ -44,7 +44,8 @@ def settings_of(model, rule, several, steps):
     variable = settings["data"]
     if variable not in os.environ:
         return None
-    return {"model": model, **settings, **RULES[rule], "data": f"{SOURCES[variable]}:{os.environ[variable]}",
+    correction = {"delay-correction": f"{0.9 / several:g},{1 / several:g}"} if rule == "cdp-v1" else {}
+    return {"model": model, **settings, **RULES[rule], **correction, "data": f"{SOURCES[variable]}:{os.environ[variable]}",
             "workers": WORKERS, "threads": THREADS, "accumulate": several, "batch": batch // WORKERS // several,
             "steps": steps, "seed": 1}  # fmt: skip
 
