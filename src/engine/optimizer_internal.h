@@ -75,6 +75,17 @@ struct car_optimizer {
     bool has_lock;
 };
 
+/* ---- optimizer.c ------------------------------------------------------------------------------ */
+
+/* A setting that no optimizer can have. */
+typedef struct car_optimizer_mistake {
+    const char *field;
+    double value;
+    const char *wanted;
+} car_optimizer_mistake;
+/* Finds the first mistake of a configuration; false if there is none. */
+bool car_optimizer_find_mistake(const car_optimizer_config *config, car_optimizer_mistake *out);
+
 /* ---- optimizer_params.c ---------------------------------------------------------------------- */
 
 car_status car_optimizer_resolve_rules(car_optimizer *optimizer);
@@ -84,14 +95,6 @@ const car_op *car_optimizer_user_of(const car_graph *graph, int param);
 /* ---- optimizers/own.c -------------------------------------------------------------------------- */
 
 /* Checks a user-defined class, and whether it fits the graph (NULL: any graph). */
-/* A setting that no optimizer can have. */
-typedef struct car_optimizer_mistake {
-    const char *field;
-    double value;
-    const char *wanted;
-} car_optimizer_mistake;
-/* Finds the first mistake of a configuration; false if there is none. */
-bool car_optimizer_find_mistake(const car_optimizer_config *config, car_optimizer_mistake *out);
 car_status car_optimizer_check_own(car_context *context, const car_optimizer_class *own, const car_graph *graph);
 /* Updates some elements of a parameter of floats or doubles. The pointers are to the whole parameter. */
 car_status car_optimizer_update_own(car_optimizer *optimizer, int param, int64_t first, int64_t count, int64_t step,
