@@ -50,7 +50,7 @@ PAPER = {"resnet18": 5, "resnet50": 1}  # epochs
 BRIEF = {"workers": 4, "threads": 2, "precision": "bf16"}
 MODELS = {
     "gpt2-nano": {**BRIEF, "batch": 8, "weight-decay": 0.1, "betas": "0.9,0.95", "eval-every": 100},
-    "vit-tiny": {**BRIEF, "batch": 16, "weight-decay": 0.05, "eval-every": 80, "eval-batches": 125},
+    "vit-tiny": {**BRIEF, "batch": 16, "weight-decay": 0.05, "eval-every": 240, "eval-batches": 125},
 }
 STEPS = {"gpt2-nano": 400, "vit-tiny": 240}
 LONG_STEPS = 1600
@@ -364,20 +364,25 @@ def tables(raw):
     return {part: text for part, text in parts.items() if text}
 
 
+def spelt_out(name):
+    return name.replace(", M 2", " with --accumulate 2")
+
+
 def headline(raw):
     rows = []
     for epochs in (10, 3):
         base = better_dp(raw, epochs)
         names = [name for name in ("cdp-v2", "cdp-v1", "cdp-v1, M 2") if accuracies(raw, epochs, name)]
         if base and names:
-            cells = [f"{name} {spread(accuracies(raw, epochs, name).values())} %" for name in (base, *names)]
+            cells = [f"{spelt_out(name)} {spread(accuracies(raw, epochs, name).values())} %" for name in (base, *names)]
             rows.append([f"resnet20 on CIFAR-10, {epochs} epochs, seeds: {len(accuracies(raw, epochs, base))}",
                          ", ".join(cells)])  # fmt: skip
             break
     for optimizer in RATES:
-        cells = [f"{name} {statistics.mean(losses):.3f}" for name in ("dp", "cdp-v2", "cdp-v1")
-                 if (losses := best_losses(raw, "gpt2-nano", optimizer, name)[1])]  # fmt: skip
-        if len(cells) == 3:
+        names = [name for name in rules_of(optimizer) if name in ("dp", *LOSS_TARGETS)]
+        if all(is_swept(raw, "gpt2-nano", optimizer, name) for name in names):
+            means = [statistics.mean(best_losses(raw, "gpt2-nano", optimizer, name)[1]) for name in names]
+            cells = [f"{spelt_out(name)} {mean:.3f}" for name, mean in zip(names, means)]
             rows.append([f"gpt2-nano on a text, {STEPS['gpt2-nano']} steps by {optimizer}: loss", ", ".join(cells)])
     return rows
 
