@@ -32,6 +32,7 @@ DAMPED = [("dp, heavy ball", 0, 0, 0), ("dp, Nesterov", 0, 0.9, 0), ("dp, correc
 NOISY = [*DAMPED, *((f"cdp-v1, M {m}{word}", 1 / m, c, 1 / m) for m in (4, 8)
                     for word, c in (("", 0.9 / m), (", auto", 0.9 * (1 + 0.9 / m))))]  # fmt: skip
 PRODUCTS = (0.01, 0.03, 0.1, 0.2, 0.3)
+MOMENTA = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 SPREADS = (0, 0.5, 1, 2)  # of the curvatures of batches, relative to their mean
 
 
@@ -70,15 +71,15 @@ def radius(coefficients):
     return max(abs(z) for z in roots)
 
 
-def limit(s, c, a, most=4.0):
+def limit(s, c, a, most=4.0, mu=MOMENTUM):
     """The smallest x that is not stable, found by bisection; only the first crossing counts."""
     low, step = 0.0, 0.02
-    while low < most and radius(polynomial(low + step, s, c, a)) <= 1 + 1e-9:
+    while low < most and radius(polynomial(low + step, s, c, a, mu)) <= 1 + 1e-9:
         low += step
     high = low + step
     for _ in range(12):
         middle = (low + high) / 2
-        low, high = (middle, high) if radius(polynomial(middle, s, c, a)) <= 1 + 1e-9 else (low, middle)
+        low, high = (middle, high) if radius(polynomial(middle, s, c, a, mu)) <= 1 + 1e-9 else (low, middle)
     return high
 
 
@@ -143,6 +144,15 @@ def print_noise():
     print_table("Largest stable rate times curvature by the spread of batches' curvatures", header, rows)
 
 
+def print_momentum():
+    """Below which momentum a correction lowers the limit."""
+    corrections = ("off", lambda mu: (0, 0)), ("mu, 1", lambda mu: (mu, 1)), ("mu (1 + mu), 1", lambda mu: (mu * (1 + mu), 1))
+    header = ["momentum", *(f"share {s:g}: {name}" for s in (1, 0.5) for name, _ in corrections)]
+    rows = [[f"{mu:g}", *(f"{limit(s, *of(mu), mu=mu):.2f}" for s in (1, 0.5) for _, of in corrections)]
+            for mu in MOMENTA]  # fmt: skip
+    print_table("Largest stable rate times curvature by momentum", header, rows)
+
+
 def print_damping():
     """The largest root for small products: the factor by which an error shrinks in each step."""
     header = ["", "c, a", *(f"{x:g}" for x in PRODUCTS)]
@@ -152,7 +162,8 @@ def print_damping():
 
 
 def main():
-    """bench/stability.py [FILE.svg]: the tables of damping and noise in docs/delay.md, and its figure."""
+    """bench/stability.py [FILE.svg]: the tables of momentum, damping and noise in docs/delay.md, and its figure."""
+    print_momentum()
     print_damping()
     print_noise()
     if len(sys.argv) > 1:

@@ -120,3 +120,18 @@ void car_train_tell_correction(const car_train_run *t, const cJSON *then, bool h
             ? "; the change of the gradient counts from the second step on, because the last gradient was not saved"
             : "");
 }
+
+void car_train_tell_warmup(const car_train_run *t, const cJSON *then) {
+    const cJSON *length = cJSON_GetObjectItemCaseSensitive(then, "steps");
+    car_rule rule = car_plan_config_of(car_run_plan(t->run))->rule;
+    int64_t steps = car_run_total_steps(t->run), before = cJSON_IsNumber(length) ? (int64_t)length->valuedouble : steps;
+    int64_t kept = car_run_schedule(t->run)->warmup, usual = car_correction_warmup(rule, &t->optimizer, steps);
+    bool was_auto = car_cli_correction_is_auto(t->options.delay_correction, &t->optimizer) &&
+                    kept == car_correction_warmup(rule, &t->optimizer, before);
+    if (was_auto && kept != usual) {
+        car_context_log(t->context, CAR_LOG_WARNING,
+                        "the warm-up stays at %lld steps, which was chosen for %lld; a new run of %lld steps would "
+                        "begin with %lld",
+                        (long long)kept, (long long)before, (long long)steps, (long long)usual);
+    }
+}

@@ -147,6 +147,8 @@ void car_train_add_correction(const car_train_run *t, cJSON *configuration);
 void car_train_compare_correction(const car_train_run *t, cJSON *then);
 /* Warns if a resumed run has another correction. `has_last`: the checkpoint is complete. */
 void car_train_tell_correction(const car_train_run *t, const cJSON *then, bool has_last);
+/* Warns if a resumed run keeps a warm-up that was chosen for another number of steps. */
+void car_train_tell_warmup(const car_train_run *t, const cJSON *then);
 
 /* ---- train_resume.c: resumed runs, and initial weights from a file ----------------------------------------------- */
 

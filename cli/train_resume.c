@@ -126,6 +126,7 @@ void car_train_tell_differences(const car_train_run *t) {
             (long long)car_run_first_step(t->run), names);
     }
     car_train_tell_correction(t, then, car_run_goes_on_exactly(t->run));
+    car_train_tell_warmup(t, then);
     cJSON_Delete(now);
     cJSON_Delete(then);
 }

@@ -11,8 +11,8 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 /* What `auto` means: the correction for a plan's rule, its micro-batches per worker (`accumulate`: only one in M can
- * be late) and an optimizer. None for rules without a delay, for cdp-v2 with one worker, whose gradients are never
- * late, and for optimizers without momentum. */
+ * be late) and an optimizer. None for rules without a delay, for cdp-v2 with one worker and no slack, whose gradients
+ * are never late, and for a momentum of at most 0.5. */
 car_correction car_correction_choose(const car_plan_config *plan, const car_optimizer_config *config);
 
 /* The matching warm-up in steps, for a run of `steps` steps in all; 0: none. */

@@ -13,6 +13,9 @@ static double memory_of(const car_optimizer_config *config) {
     return car_optimizer_method_of(config)->memory(config);
 }
 
+/* With a shorter momentum than this, larger rates are stable without a correction than with one (docs/delay.md). */
+static const double least_memory = 0.5;
+
 /* Only the first of a worker's M micro-batches can be late, so there is 1/M as much to correct as with one: c =
  * momentum / M, a = 1 / M. Where every stage is late, SGD also looks ahead as far as Nesterov's momentum does: c =
  * momentum * (1 + momentum / M). */
@@ -20,8 +23,9 @@ car_correction car_correction_choose(const car_plan_config *plan, const car_opti
     car_lateness late = car_rule_info_of(plan->rule)->late;
     double memory = memory_of(config), several = plan->accumulate > 1 ? plan->accumulate : 1;
     bool ahead = late == CAR_LATE_EVERYWHERE && car_optimizer_method_of(config)->looks_ahead;
-    bool never = late == CAR_LATE_NEVER || (late == CAR_LATE_PARTLY && plan->workers == 1);
-    if (never || memory <= 0) {
+    bool alone = plan->workers == 1 && plan->freshness_slack == 0;
+    bool never = late == CAR_LATE_NEVER || (late == CAR_LATE_PARTLY && alone);
+    if (never || memory <= least_memory) {
         return (car_correction){0};
     }
     return (car_correction){.c = ahead ? memory * (1 + memory / several) : memory / several, .a = 1 / several};

@@ -98,12 +98,12 @@ grep -q "the delay correction was c 0.9, a 1; from here on it is c 0.5, a 0" "$d
 train auto "${net[@]}" --rule cdp-v1 --steps 4
 train auto --resume --steps 6
 grep -q "delay correction was" "$directory/log" && fail "the same choice of auto: $(cat "$directory/log")"
-train auto --resume --steps 8 --momentum 0.5
-grep -q "the delay correction was c 1.71, a 1; from here on it is c 0.75, a 1" "$directory/log" ||
+train auto --resume --steps 8 --momentum 0.6
+grep -q "the delay correction was c 1.71, a 1; from here on it is c 0.96, a 1" "$directory/log" ||
     fail "another choice of auto: $(cat "$directory/log")"
 
 # The same correction is no difference, whether it was chosen or given.
-train auto --resume --steps 9 --momentum 0.5 --delay-correction 0.75,1
+train auto --resume --steps 9 --momentum 0.6 --delay-correction 0.96,1
 grep -q "not exactly" "$directory/log" && fail "what auto had chosen was given: $(cat "$directory/log")"
 
 # Nesterov's momentum is kept, but not beside another correction or optimizer, which has a momentum of its own.
@@ -112,6 +112,9 @@ grep -q "Nesterov momentum" "$directory/log" || fail "--nesterov was not kept: $
 train nesterov --resume --steps 8 --delay-correction 0.5,1
 grep -q "the delay correction was Nesterov momentum; from here on it is c 0.5, a 1" "$directory/log" ||
     fail "another correction than Nesterov's: $(cat "$directory/log")"
+train nesterov --resume --steps 9 --nesterov
+grep -q "the delay correction was c 0.5, a 1; from here on it is Nesterov momentum" "$directory/log" ||
+    fail "Nesterov's again: $(cat "$directory/log")"
 train momentum "${net[@]}" --rule dp --steps 2 --nesterov --momentum 0.8
 train momentum --resume --steps 4 --optimizer muon
 grep -q '"momentum":[^0-9]*0.95' "$directory/momentum/config.json" || fail "muon with SGD's momentum: $(cat "$directory/momentum/config.json")"
@@ -138,6 +141,19 @@ same plain begun "to begin a moving average changed the weights"
 train alone "${averaged[@]}" --workers 1 --rule cdp-v2 --steps 5
 train alone-dp "${averaged[@]}" --workers 1 --steps 5
 same alone alone-dp "cdp-v2 with one worker is not dp"
+first "delay corrected by c 0.9, a 1 (auto)" --workers 1 --rule cdp-v2 --freshness-slack 1 --steps 1
+
+# A momentum that is too short to gain from a correction.
+first "delay not corrected" --rule cdp-v2 --momentum 0.5 --steps 1
+first "delay corrected by c 0.6, a 1 (auto)" --rule cdp-v2 --momentum 0.6 --steps 1
+
+# A warm-up that was chosen for fewer steps is kept, but not silently.
+train longer "${averaged[@]}" --rule cdp-v1 --steps 12
+train longer --resume --steps 24
+grep -q "the warm-up stays at 2 steps, which was chosen for 12; a new run of 24 steps would begin with 4" "$directory/log" ||
+    fail "the warm-up of a longer run: $(cat "$directory/log")"
+train longer --resume --steps 26
+grep -q "warm-up stays" "$directory/log" && fail "the warm-up is spoken of twice"
 
 # The plan counts what a run keeps.
 bytes() { # FIELD OPTIONS...

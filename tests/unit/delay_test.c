@@ -282,6 +282,10 @@ static void test_auto(void **state) {
     assert_int_equal(car_correction_warmup(CAR_RULE_CDP_V1, &plain, 1000), 0);
     car_correction_text(&plain.correction, text, sizeof text);
     assert_string_equal(text, "off");
+    plain.momentum = 0.5; /* too short to gain from a correction */
+    plain.correction = car_correction_choose(&(car_plan_config){.rule = CAR_RULE_CDP_V1}, &plain);
+    assert_false(car_correction_is_on(&plain.correction));
+    assert_true(car_correction_warmup(CAR_RULE_CDP_V1, &plain, 1000) > 0);
     car_correction_text(&(car_correction){.c = 0.9, .a = 1}, text, sizeof text);
     assert_string_equal(text, "c 0.9, a 1");
 }
