@@ -121,10 +121,21 @@ void car_train_tell_correction(const car_train_run *t, const cJSON *then, bool h
             : "");
 }
 
+static double number_of(const cJSON *json, const char *name) {
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, name);
+    return cJSON_IsNumber(value) ? value->valuedouble : 0;
+}
+
+/* With --steps and --epochs, whichever ends first counts. */
+static int64_t steps_of(const car_train_run *t, const cJSON *configuration) {
+    double steps = number_of(configuration, "steps"), epochs = number_of(configuration, "epochs");
+    double passes = ceil(epochs * (double)car_run_epoch_steps(t->run));
+    return (int64_t)(passes > 0 && (steps == 0 || passes < steps) ? passes : steps);
+}
+
 void car_train_tell_warmup(const car_train_run *t, const cJSON *then) {
-    const cJSON *length = cJSON_GetObjectItemCaseSensitive(then, "steps");
     car_rule rule = car_plan_config_of(car_run_plan(t->run))->rule;
-    int64_t steps = car_run_total_steps(t->run), before = cJSON_IsNumber(length) ? (int64_t)length->valuedouble : steps;
+    int64_t steps = car_run_total_steps(t->run), before = steps_of(t, then);
     int64_t kept = car_run_schedule(t->run)->warmup, usual = car_correction_warmup(rule, &t->optimizer, steps);
     bool was_auto = car_cli_correction_is_auto(t->options.delay_correction, &t->optimizer) &&
                     kept == car_correction_warmup(rule, &t->optimizer, before);
