@@ -393,19 +393,21 @@ def headline(raw):
 
 
 def lines(runs, of):
-    return [{"kind": "line", "points": of(run), "name": name, "colour": n, "dash": DASHES[n % len(DASHES)]}
-            for n, (name, run) in enumerate(runs.items()) if run]  # fmt: skip
+    """A rule has the same colour in all figures; the second one is that of dp with the same correction."""
+    places = {**{name: place for place, name in enumerate(RULES)}, "dp, Nesterov": 1}
+    return [{"kind": "line", "points": of(run), "name": name, "colour": places[name], "dash": DASHES[places[name]]}
+            for name, run in runs.items() if run]  # fmt: skip
 
 
-def panel(title, runs, of=lambda run: run["losses"], x="step", y=f"loss, mean of {MEAN}"):
-    return {"title": title, "x": x, "y": y, "marks": lines(runs, of), "legend": True}
+def panel(title, runs, of=lambda run: run["losses"], x="step", y=f"loss, mean of {MEAN}", legend=True):
+    return {"title": title, "x": x, "y": y, "marks": lines(runs, of), "legend": legend}
 
 
 def image_panels(raw, model, epochs, names):
     runs = {name: raw["runs"].get(image_key(model, epochs, name, 1)) for name in names}
     title = f"{model}, {epochs} {'epochs' if epochs > 1 else 'epoch'}"
     tests = panel(f"{title}: test accuracy", runs, lambda run: [(s / EPOCH, top) for s, _, top in run["evaluations"]],
-                  "epochs", "%")  # fmt: skip
+                  "epochs; lines as on the left", "%", legend=False)  # fmt: skip
     return [panel(title, runs, lambda run: [(s / EPOCH, loss) for s, loss in run["losses"]], "epochs"), tests]
 
 
