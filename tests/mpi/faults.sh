@@ -17,9 +17,11 @@ ranks_of() { # PLACEMENT, of two workers
 
 # ---- killed ------------------------------------------------------------------------------------
 
-launch() { # PLACEMENT DIR
-    "$carousel" launch --mpirun "$mpirun" -n "$(ranks_of "$1")" --restarts 5 -- train "${small[@]}" --placement "$1" \
-        --checkpoint-every 30 --out "$2" >"$work/log" 2>&1
+launch() { # PLACEMENT DIR OPTIONS...
+    local placement=$1 directory=$2
+    shift 2
+    "$carousel" launch --mpirun "$mpirun" -n "$(ranks_of "$placement")" --restarts 5 -- train "${small[@]}" \
+        --placement "$placement" --checkpoint-every 30 --out "$directory" "$@" >"$work/log" 2>&1
 }
 
 # A random rank, after some milliseconds: while it starts, trains, saves or ends.
@@ -59,7 +61,8 @@ for placement in replica zero pipeline grid; do
 done
 
 echo "== killed after a checkpoint"
-launch replica "$work/late" &
+# Slow steps: a fast machine makes 240 in half a second, and then there is nobody left to kill.
+launch replica "$work/late" --step-seconds 0.02 &
 job=$!
 for _ in $(seq 1200); do
     [ -d "$work/late/checkpoints/step-00000060" ] && break
