@@ -370,7 +370,7 @@ def spelt_out(name):
 
 def headline(raw):
     rows = []
-    for epochs in (10, 3):
+    for epochs in (3, 10):
         base = better_dp(raw, epochs)
         names = [name for name in ("cdp-v2", "cdp-v1", "cdp-v1, M 2") if accuracies(raw, epochs, name)]
         if base and names:
@@ -379,7 +379,6 @@ def headline(raw):
             counts = [str(len(of)) for of in found.values()]
             seeds = counts[0] if len(set(counts)) == 1 else ", ".join(counts)
             rows.append([f"resnet20 on CIFAR-10, {epochs} epochs, seeds: {seeds}", ", ".join(cells)])
-            break
     for optimizer in RATES:
         names = [name for name in rules_of(optimizer) if name in ("dp", *LOSS_TARGETS)]
         if all(is_swept(raw, "gpt2-nano", optimizer, name) for name in names):
