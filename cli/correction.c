@@ -141,8 +141,8 @@ void car_train_tell_warmup(const car_train_run *t, const cJSON *then) {
                     kept == car_correction_warmup(rule, &t->optimizer, before);
     if (was_auto && kept != usual) {
         car_context_log(t->context, CAR_LOG_WARNING,
-                        "the warm-up stays at %lld steps, which was chosen for %lld; a new run of %lld steps would "
+                        "the warm-up was chosen for %lld steps and stays at %lld; a new run of %lld steps would "
                         "begin with %lld",
-                        (long long)kept, (long long)before, (long long)steps, (long long)usual);
+                        (long long)before, (long long)kept, (long long)steps, (long long)usual);
     }
 }

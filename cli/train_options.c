@@ -212,8 +212,9 @@ static void drop_overridden(int argc, char **argv, car_train_options *o) {
     }
     if (another || car_cli_peek(argc, argv, "delay-correction")) {
         o->nesterov = false; /* it is a correction, too */
-    } else if (car_cli_peek(argc, argv, "nesterov")) {
-        o->delay_correction = "auto";
+    }
+    if (car_cli_peek(argc, argv, "nesterov") && !car_cli_peek(argc, argv, "delay-correction")) {
+        o->delay_correction = "auto"; /* it replaces the file's C,A */
     }
 }
 

@@ -13,7 +13,7 @@ static double memory_of(const car_optimizer_config *config) {
     return car_optimizer_method_of(config)->memory(config);
 }
 
-/* With a shorter momentum than this, larger rates are stable without a correction than with one (docs/delay.md). */
+/* A momentum of at most this gains no stability by a correction, or loses some (docs/delay.md). */
 static const double least_memory = 0.5;
 
 /* Only the first of a worker's M micro-batches can be late, so there is 1/M as much to correct as with one: c =

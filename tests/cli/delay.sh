@@ -150,10 +150,10 @@ first "delay corrected by c 0.6, a 1 (auto)" --rule cdp-v2 --momentum 0.6 --step
 # A warm-up that was chosen for fewer steps is kept, but not silently.
 train longer "${averaged[@]}" --rule cdp-v1 --steps 12
 train longer --resume --steps 24
-grep -q "the warm-up stays at 2 steps, which was chosen for 12; a new run of 24 steps would begin with 4" "$directory/log" ||
+grep -q "the warm-up was chosen for 12 steps and stays at 2; a new run of 24 steps would begin with 4" "$directory/log" ||
     fail "the warm-up of a longer run: $(cat "$directory/log")"
 train longer --resume --steps 26
-grep -q "warm-up stays" "$directory/log" && fail "the warm-up is spoken of twice"
+grep -q "warm-up was chosen" "$directory/log" && fail "the warm-up is spoken of twice"
 
 # The plan counts what a run keeps.
 bytes() { # FIELD OPTIONS...
