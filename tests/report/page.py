@@ -166,7 +166,8 @@ def main():
         print("SKIPPED: there is no Chromium, so nobody has looked at the report's page (Debian: chromium)", file=sys.stderr)
         return 77
     names = ["dp", "cdp-v2", "replica", "bare"]
-    with tempfile.TemporaryDirectory() as work:
+    # The browser may still write into its profile while it ends.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         subprocess.run([sys.executable, os.path.join(HERE, "make_runs.py"), work], check=True)
         chromium = browser.Browser(program, os.path.join(work, "profile"))
         try:
